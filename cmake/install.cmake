@@ -1,0 +1,1 @@
+# make install: headers, libraries, program, pkg-config files, CMake package.

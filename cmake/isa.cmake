@@ -1,0 +1,65 @@
+# CPU tiers: which ones this build contains, with which flags, and how a kernel body becomes one object per tier.
+#
+# A kernel is ONE file, src/kernels/<kernel>.c, compiled once per tier with
+#   -DGMAI_ISA=<tier> -include src/simd/<tier>.h  and the tier's -m flags.
+# src/kernels/<kernel>_<tier>.c, where it exists, replaces the shared body for that tier only.
+# GMAI_HAVE_<tier> is defined for everything that chooses between tiers. A tier without src/simd/<tier>.h is left out.
+
+set(GMA_ALL_TIERS scalar neon avx2 avx512 amx)
+
+set(GMA_ISA_FLAGS_scalar "")
+set(GMA_ISA_FLAGS_neon "")
+set(GMA_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(GMA_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512)
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  option(GMA_AVX2 "Build the AVX2 tier" ON)
+  option(GMA_AVX512 "Build the AVX-512 tier" ON)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+  option(GMA_NEON "Build the NEON tier" ON)
+endif()
+
+set(GMA_TIERS "")
+foreach(tier IN LISTS GMA_ALL_TIERS)
+  string(TOUPPER ${tier} upper)
+  if((tier STREQUAL "scalar" OR GMA_${upper}) AND EXISTS ${PROJECT_SOURCE_DIR}/src/simd/${tier}.h)
+    list(APPEND GMA_TIERS ${tier})
+  endif()
+endforeach()
+
+set(GMA_TIER_DEFINITIONS "")
+foreach(tier IN LISTS GMA_TIERS)
+  list(APPEND GMA_TIER_DEFINITIONS GMAI_HAVE_${tier})
+endforeach()
+
+# gma_add_kernels(<name> <folder> <out>): objects of every *.c in <folder>, once per tier; <out> gets the object list.
+function(gma_add_kernels name folder out)
+  file(GLOB files CONFIGURE_DEPENDS ${folder}/*.c)
+  list(JOIN GMA_ALL_TIERS "|" any_tier)
+  set(shared ${files})
+  list(FILTER shared EXCLUDE REGEX "_(${any_tier})\\.c$")
+  set(objects "")
+  foreach(tier IN LISTS GMA_TIERS)
+    set(sources "")
+    foreach(file IN LISTS shared)
+      string(REGEX REPLACE "\\.c$" "_${tier}.c" tuned ${file})
+      if(NOT tuned IN_LIST files)
+        list(APPEND sources ${file})
+      endif()
+    endforeach()
+    set(own ${files})
+    list(FILTER own INCLUDE REGEX "_${tier}\\.c$")
+    list(APPEND sources ${own})
+    if(sources)
+      set(target ${name}_${tier})
+      add_library(${target} OBJECT ${sources})
+      gma_target_defaults(${target})
+      # A kernel without optimisation is too slow to test with, so even a Debug build optimises it.
+      target_compile_options(${target} PRIVATE $<$<CONFIG:Debug>:-O2> ${GMA_ISA_FLAGS_${tier}}
+                             "SHELL:-include \"${PROJECT_SOURCE_DIR}/src/simd/${tier}.h\"")
+      target_compile_definitions(${target} PRIVATE GMAI_ISA=${tier} ${GMA_TIER_DEFINITIONS})
+      list(APPEND objects $<TARGET_OBJECTS:${target}>)
+    endif()
+  endforeach()
+  set(${out} ${objects} PARENT_SCOPE)
+endfunction()
