@@ -1,0 +1,46 @@
+/* Dense products: oneDNN's sgemm, or ours. */
+#include "layers/matmul.h"
+
+#include "layers/kernels.h"
+
+#ifdef GMAL_HAVE_ONEDNN
+#include <dnnl.h>
+#endif
+
+#define GMAL_PRECISION f64
+#include "layers/matmul_body.h"
+#undef GMAL_PRECISION
+#define GMAL_PRECISION f32
+#include "layers/matmul_body.h"
+#undef GMAL_PRECISION
+
+gma_status gmal_matmul_f64(int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
+                           const double *b, int64_t ldb, double beta, double *c, int64_t ldc, int threads) {
+    own_product_f64(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, threads);
+    return GMA_OK;
+}
+
+gma_status gmal_matmul_own_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                               int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc,
+                               int threads) {
+    own_product_f32(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, threads);
+    return GMA_OK;
+}
+
+gma_status gmal_matmul_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc, int threads) {
+#ifdef GMAL_HAVE_ONEDNN
+    /* oneDNN takes its thread count from OpenMP; the entry points of this library have set it (layers/threads.h). */
+    (void)threads;
+    if (m > 0 && n > 0 && k > 0) {
+        const dnnl_status_t s =
+            dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+        if (s == dnnl_out_of_memory) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "oneDNN ran out of memory in a product");
+        if (s != dnnl_success)
+            return gma_fail(GMA_ERR_UNSUPPORTED, "oneDNN refused a product of %lld x %lld x %lld (status %d)",
+                            (long long)m, (long long)n, (long long)k, (int)s);
+        return GMA_OK;
+    }
+#endif
+    return gmal_matmul_own_f32(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, threads);
+}
