@@ -2,7 +2,7 @@
  * whatever happens in between (a kill, a full disk, a file-size limit).
  *
  * File:    gmal_replace_begin -> write to r.file -> gmal_replace_commit, or gmal_replace_abandon after an error.
- *          The temporary file is <folder>/.<name>.tmp-XXXXXX; a kill may leave it behind, and nothing ever reads it.
+ *          The temporary file is <folder>/.<name>.tmp-<process>.<n>; a kill may leave it behind, and nothing ever reads it.
  * Folder:  gmal_folder_begin -> write files into f.temp -> gmal_folder_commit, or gmal_folder_abandon.
  *          The temporary folder is <path>.tmp; one left behind by a kill is removed by the next begin. One writer at a
  *          time. Where the system can exchange two folders in one step that is used; elsewhere the old one is moved to
@@ -36,5 +36,8 @@ gma_status gmal_folder_begin(gmal_folder *f, const char *path);
 gma_status gmal_folder_commit(gmal_folder *f); /* abandons by itself when it fails */
 void gmal_folder_abandon(gmal_folder *f);
 gma_status gmal_folder_recover(const char *path); /* GMA_OK also when there is nothing to recover */
+
+/* 0 makes commit act as on a system that cannot exchange two folders. For tests. */
+extern int gmal_folder_exchange;
 
 #endif
