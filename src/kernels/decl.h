@@ -1,0 +1,36 @@
+/* The kernels of one tier, as functions. Included by the bodies (each checks itself against the contract) and by table.c. */
+#ifndef GMA_KERNELS_DECL_H
+#define GMA_KERNELS_DECL_H
+
+#include "kernels/kernels.h"
+
+int GMAI_K(pack)(const gmai_rows *src, int n, int width, const float *center, float *rows, int ld, float *columns);
+void GMAI_K(unpack)(const float *rows, int ld, int n, int width, const float *scale, const gmai_rows *dst);
+void GMAI_K(transpose)(const float *src, int lds, int rows, int cols, float *dst, int ldd);
+void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits);
+int GMAI_K(softmax)(float *logits, int k, int nvec);
+void GMAI_K(softmax_backward)(const float *gamma, float *dgamma, int k, int nvec);
+void GMAI_K(mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,
+                              float *sum_t, float *sum_tt);
+void GMAI_K(product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
+                     const gmai_term *t1, int add, gmai_triangle triangle);
+void GMAI_K(row_sums)(const float *a, int rows, int nvec, const float *x, float *y, ptrdiff_t y_stride);
+void GMAI_K(column_sums)(const float *a, int rows, int nvec, const float *z, ptrdiff_t z_stride, float *y);
+void GMAI_K(scale_columns)(float *a, int rows, int nvec, const float *x);
+void GMAI_K(output_backward)(const float *grad_o, const float *o, int ld, int n, const float *inverse, float *dn,
+                             float *minus_delta);
+void GMAI_K(lower_decay)(float *pt, int n, int nvec, const double *cs, const int *first);
+void GMAI_K(combine)(const float *base, float factor, const float *local, float *dst, size_t n);
+void GMAI_K(accumulate)(float *hi, float *lo, float factor, const float *x, const float *xlo, size_t n);
+void GMAI_K(axpy)(float a, const float *x, float *y, size_t n);
+double GMAI_K(prepare_row)(const float *mu, const float *omega, const float *center, float eps_sigma, float scale,
+                           int n, int count, float *w, float *mw, float *dsigma);
+void GMAI_K(step_logits)(const float *x, int r, int kp, const float *w, const float *mw, const float *konst,
+                         float *logits);
+void GMAI_K(step_softmax)(float *logits, int kp);
+void GMAI_K(step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld);
+void GMAI_K(step_read)(const float *s, const float *g, int k, int ld, float *y);
+unsigned GMAI_K(flush_on)(void);
+void GMAI_K(flush_restore)(unsigned before);
+
+#endif

@@ -1,0 +1,128 @@
+/* The hot loops: one body each, compiled once per CPU tier (GMAI_ISA), reached through a table of pointers.
+ *
+ * Everything works on ONE chunk of at most GMAI_CHUNK tokens of one head. Two layouts:
+ *   rows    [token][width]        width padded to 16 floats with zeros; leading dimension ld
+ *   columns [feature][GMAI_CHUNK] tokens side by side, so that a softmax over K is a vertical reduction
+ * `nvec` counts vectors of tokens: ceil(n / VL) of that tier (see `lanes`). Columns from n on are padding: they hold
+ * finite values or zeros, and are never stored to the caller.
+ * Buffers are internal, 64-byte aligned, padded; only pack, unpack and step touch the caller's memory, with masked tails. */
+#ifndef GMA_KERNELS_KERNELS_H
+#define GMA_KERNELS_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GMAI_CHUNK = 64, GMAI_PAD = 16 };
+
+static inline int64_t gmai_pad(int64_t n) { return (n + GMAI_PAD - 1) / GMAI_PAD * GMAI_PAD; }
+
+/* Token rows in the caller's memory. */
+typedef struct gmai_rows {
+    void *data; /* first row; NULL = absent */
+    int64_t stride; /* elements from row to row */
+    int dtype; /* GMA_F32 or GMA_BF16 */
+} gmai_rows;
+
+/* One mixture in the form the kernels want; see src/mixers/gma/prepare.c for how it is made.
+ *   t_kr = (x_r - c_r) w_kr - mw_kr,  logit_k = konst_k - sum_r t_kr^2  */
+typedef struct gmai_mixture {
+    int k, r, rp; /* K, R, R padded */
+    const float *center; /* (rp) c */
+    const float *w; /* (k4, rp) rows; k4 = K rounded up to 4 */
+    const float *mw; /* (k4, rp) */
+    const float *blocked; /* (k4 / 4, r, 2, 4): w and mw of four components side by side, for broadcasts */
+    const float *konst; /* (k4) */
+} gmai_mixture;
+
+/* A product term: sum over k of A(m,k) B(k,n), A(m,k) = a[m am + k ak], B(k,n) = b[k ldb + n]. */
+typedef struct gmai_term {
+    const float *a;
+    ptrdiff_t am, ak;
+    const float *b;
+    ptrdiff_t ldb;
+    int k;
+} gmai_term;
+
+/* Which part of a product is known to be zero. m: row, n: column, k: contraction index of the LAST term. */
+typedef enum gmai_triangle {
+    GMAI_FULL = 0,
+    GMAI_K_LE_M, /* A(m,k) = 0 for k > m */
+    GMAI_K_GE_M, /* A(m,k) = 0 for k < m */
+    GMAI_K_LE_N, /* B(k,n) = 0 for k > n */
+    GMAI_K_GE_N, /* B(k,n) = 0 for k < n */
+    GMAI_N_GE_M /* only columns n >= m are wanted; others may stay unwritten */
+} gmai_triangle;
+
+typedef struct gmai_kernels {
+    int lanes; /* VL of this tier */
+
+    /* Caller's rows -> rows (and columns, if wanted), minus `center` (or NULL). Rows n .. GMAI_CHUNK-1 up to a whole
+     * vector become 0. Returns 1 when every value was finite. */
+    int (*pack)(const gmai_rows *src, int n, int width, const float *center, float *rows, int ld, float *columns);
+    /* Rows -> the caller's, times scale[token] (or NULL). */
+    void (*unpack)(const float *rows, int ld, int n, int width, const float *scale, const gmai_rows *dst);
+    /* dst[c][r] = src[r][c]; rows, cols and leading dimensions are multiples of the lanes, or padded to them. */
+    void (*transpose)(const float *src, int lds, int rows, int cols, float *dst, int ldd);
+
+    /* columns of centred x -> logits (k4 rows). */
+    void (*logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits);
+    /* In place over K rows. Returns 1 when some column's largest logit is not finite (such a column is NaN). */
+    int (*softmax)(float *logits, int k, int nvec);
+    /* dgamma -> dlogits, in place: gamma o (dgamma - <gamma, dgamma>). */
+    void (*softmax_backward)(const float *gamma, float *dgamma, int k, int nvec);
+    /* From dlogits (columns) and centred x (rows): dx rows (overwritten), and += on sums (K, rp) of dl t and dl t^2. */
+    void (*mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,
+                             float *sum_t, float *sum_tt);
+
+    /* C(m,n) (+)= row_scale(m) * T0 + T1 over n = nvec vectors of columns; t1 and row_scale may be NULL.
+     * add: 1 adds to C, 0 overwrites it (C may then hold NaN). */
+    void (*product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
+                    const gmai_term *t1, int add, gmai_triangle triangle);
+    /* y(m) += sum over tokens of A(m, token) x(token). x NULL: ones. */
+    void (*row_sums)(const float *a, int rows, int nvec, const float *x, float *y, ptrdiff_t y_stride);
+    /* y(token) += sum over rows of z(m) A(m, token). z NULL: ones. */
+    void (*column_sums)(const float *a, int rows, int nvec, const float *z, ptrdiff_t z_stride, float *y);
+    /* a *= x(token), columns. */
+    void (*scale_columns)(float *a, int rows, int nvec, const float *x);
+    /* dn = grad_o / den row by row, minus_delta = -<grad_o, o> / den. inverse = 1 / den. */
+    void (*output_backward)(const float *grad_o, const float *o, int ld, int n, const float *inverse, float *dn,
+                            float *minus_delta);
+    /* PT(j,i) *= e^(cs_i - cs_j) for j <= i, 0 elsewhere (also where first[i] > j: forgotten). cs NULL: no decay. */
+    void (*lower_decay)(float *pt, int n, int nvec, const double *cs, const int *first);
+
+    /* dst = factor * base + local (local NULL: 0), n floats. factor 0 gives local alone, whatever base holds. */
+    void (*combine)(const float *base, float factor, const float *local, float *dst, size_t n);
+    /* (hi, lo) = factor (hi, lo) + x + xlo, error-free; factor 0 discards what was there. xlo NULL: 0. */
+    void (*accumulate)(float *hi, float *lo, float factor, const float *x, const float *xlo, size_t n);
+    /* y = a x + y */
+    void (*axpy)(float a, const float *x, float *y, size_t n);
+
+    /* softplus(omega) + eps_sigma = s; w = sqrt(scale / 2s); mw = (mu - c) w; dsigma = sigmoid(omega) / s. n floats
+     * (a multiple of 16). Returns the sum of log s over the first `count`, in double. */
+    double (*prepare_row)(const float *mu, const float *omega, const float *center, float eps_sigma, float scale, int n,
+                          int count, float *w, float *mw, float *dsigma);
+
+    /* One token: logits(k) = konst_k - sum_r ((x_r - c_r) w_rk - mw_rk)^2 with components as lanes; w, mw (r, kp). */
+    void (*step_logits)(const float *x, int r, int kp, const float *w, const float *mw, const float *konst,
+                        float *logits);
+    /* In place softmax over kp padded entries (padding holds -inf). */
+    void (*step_softmax)(float *logits, int kp);
+    /* (hi, lo)(k, d) = factor (hi, lo) + g_k v_d, error-free, over K rows of ld floats; factor as in accumulate. */
+    void (*step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld);
+    /* y(d) = sum_k g_k S(k,d) over ld floats. */
+    void (*step_read)(const float *s, const float *g, int k, int ld, float *y);
+
+    /* Subnormals slow a CPU down a hundredfold and carry nothing here: treat them as 0 in this thread until restored. */
+    unsigned (*flush_on)(void);
+    void (*flush_restore)(unsigned before);
+} gmai_kernels;
+
+#define GMAI_CAT_(a, b) a##__##b
+#define GMAI_CAT(a, b) GMAI_CAT_(a, b)
+/* gmai_pack -> gmai_pack__avx2: the name of a kernel in this tier. */
+#define GMAI_K(name) GMAI_CAT(gmai_##name, GMAI_ISA)
+
+/* The table of a tier that gma_isa_supported() has confirmed. */
+const gmai_kernels *gmai_kernels_of(int isa);
+
+#endif

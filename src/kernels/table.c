@@ -1,0 +1,31 @@
+/* The table of one tier. */
+#include "kernels/decl.h"
+
+extern const gmai_kernels GMAI_K(kernels);
+
+const gmai_kernels GMAI_K(kernels) = {
+    .lanes = VL,
+    .pack = GMAI_K(pack),
+    .unpack = GMAI_K(unpack),
+    .transpose = GMAI_K(transpose),
+    .logits = GMAI_K(logits),
+    .softmax = GMAI_K(softmax),
+    .softmax_backward = GMAI_K(softmax_backward),
+    .mixture_backward = GMAI_K(mixture_backward),
+    .product = GMAI_K(product),
+    .row_sums = GMAI_K(row_sums),
+    .column_sums = GMAI_K(column_sums),
+    .scale_columns = GMAI_K(scale_columns),
+    .output_backward = GMAI_K(output_backward),
+    .lower_decay = GMAI_K(lower_decay),
+    .combine = GMAI_K(combine),
+    .accumulate = GMAI_K(accumulate),
+    .axpy = GMAI_K(axpy),
+    .prepare_row = GMAI_K(prepare_row),
+    .step_logits = GMAI_K(step_logits),
+    .step_softmax = GMAI_K(step_softmax),
+    .step_update = GMAI_K(step_update),
+    .step_read = GMAI_K(step_read),
+    .flush_on = GMAI_K(flush_on),
+    .flush_restore = GMAI_K(flush_restore),
+};

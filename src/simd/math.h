@@ -1,0 +1,64 @@
+/* exp, log and softplus on the vector vocabulary. Included after simd/<isa>.h.
+ * NaN in gives NaN out: v_max and v_min give their second operand when either is NaN, and x stands second. */
+#ifndef GMA_SIMD_MATH_H
+#define GMA_SIMD_MATH_H
+
+/* e^x.  n = round(x / ln 2), r = x - n ln 2 in two steps (the first constant has 9 bits: n times it is exact),
+ * e^r = 1 + r + r^2 P(r) with P of degree 5 on |r| <= ln 2 / 2 (coefficients: Cephes, Moshier).
+ * Within 2 ulp where the result is normal; below that it goes to 0, above the largest float to infinity. */
+static inline vf v_exp(vf x)
+{
+    x = v_min(v_set1(89.0f), v_max(v_set1(-104.5f), x));
+    const vf n = v_round(v_mul(x, v_set1(1.44269504088896341f)));
+    vf r = v_fnma(n, v_set1(0.693359375f), x);
+    r = v_fnma(n, v_set1(-2.12194440e-4f), r);
+    vf p = v_set1(1.9875691500e-4f);
+    p = v_fma(p, r, v_set1(1.3981999507e-3f));
+    p = v_fma(p, r, v_set1(8.3334519073e-3f));
+    p = v_fma(p, r, v_set1(4.1665795894e-2f));
+    p = v_fma(p, r, v_set1(1.6666665459e-1f));
+    p = v_fma(p, r, v_set1(5.0000001201e-1f));
+    p = v_add(v_fma(v_mul(r, r), p, r), v_set1(1.0f));
+    return v_scale2(p, n);
+}
+
+/* 2 atanh(s) = log((1 + s) / (1 - s)) for |s| <= 1/3, by its series to s^17: 1e-10 relative at the ends. */
+static inline vf v_log_ratio(vf s)
+{
+    const vf z = v_mul(s, s);
+    vf p = v_set1(2.0f / 17.0f);
+    p = v_fma(p, z, v_set1(2.0f / 15.0f));
+    p = v_fma(p, z, v_set1(2.0f / 13.0f));
+    p = v_fma(p, z, v_set1(2.0f / 11.0f));
+    p = v_fma(p, z, v_set1(2.0f / 9.0f));
+    p = v_fma(p, z, v_set1(2.0f / 7.0f));
+    p = v_fma(p, z, v_set1(2.0f / 5.0f));
+    p = v_fma(p, z, v_set1(2.0f / 3.0f));
+    return v_fma(v_mul(p, z), s, v_add(s, s));
+}
+
+/* log x for positive normal x: x = m 2^e with m in [1, 2); log m = log(m/sqrt 2) + log(sqrt 2). */
+static inline vf v_log(vf x)
+{
+    const vf e = v_exponent(x);
+    const vf m = v_mul(v_mantissa(x), v_set1(0.707106781f));
+    const vf l = v_log_ratio(v_div(v_sub(m, v_set1(1.0f)), v_add(m, v_set1(1.0f))));
+    return v_fma(v_add(e, v_set1(0.5f)), v_set1(0.693147181f), l);
+}
+
+/* log(1 + e^x) = max(x, 0) + log1p(u), u = e^-|x| in (0, 1]; log1p(u) = 2 atanh(u / (2 + u)) keeps small u. */
+static inline vf v_softplus(vf x)
+{
+    const vf zero = v_set1(0.0f);
+    const vf u = v_exp(v_min(v_sub(zero, x), x));
+    return v_add(v_max(zero, x), v_log_ratio(v_div(u, v_add(v_set1(2.0f), u))));
+}
+
+/* 1 / (1 + e^-x) */
+static inline vf v_sigmoid(vf x)
+{
+    const vf one = v_set1(1.0f);
+    return v_div(one, v_add(one, v_exp(v_sub(v_set1(0.0f), x))));
+}
+
+#endif
