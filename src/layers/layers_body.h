@@ -1,0 +1,254 @@
+/* Bodies of layers.h, once per precision: how the rows are split over threads; the arithmetic is in kernels/. */
+#include <math.h>
+#include <string.h>
+
+#include "layers/kernels.h"
+#include "layers/layers.h"
+#include "layers/rng.h"
+
+#include "layers/real.h"
+
+#define KERNELS() (GMAL_T(gmal_get_kernels)())
+
+#ifdef _OPENMP
+#define PARALLEL_FOR _Pragma("omp parallel for schedule(static) num_threads(threads)")
+#else
+#define PARALLEL_FOR (void)threads;
+#endif
+
+enum { ROWS = 64, COLUMNS = 64, RUN = 16384 };
+
+static int64_t pieces(int64_t n, int64_t of) { return (n + of - 1) / of; }
+static int64_t piece(int64_t n, int64_t of, int64_t i) { return n - i * of < of ? n - i * of : of; }
+
+/* ---- Normalisation -------------------------------------------------------------------------------------------- */
+
+void GMAL_T(gmal_norm_forward)(int kind, const gmal_real *x, const gmal_real *w, const gmal_real *b, gmal_real *y,
+                               gmal_real *mean, gmal_real *rstd, int64_t rows, int64_t n, double eps, int threads) {
+    const int64_t count = pieces(rows, ROWS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t r = i * ROWS, m = piece(rows, ROWS, i);
+        if (kind == GMAL_NORM_RMS)
+            KERNELS()->rms_forward(x + r * n, w, y + r * n, rstd + r, m, n, (gmal_real)eps);
+        else
+            KERNELS()->layer_forward(x + r * n, w, b, y + r * n, mean + r, rstd + r, m, n, (gmal_real)eps);
+    }
+}
+
+void GMAL_T(gmal_norm_backward)(int kind, const gmal_real *dy, const gmal_real *x, const gmal_real *w,
+                                const gmal_real *mean, const gmal_real *rstd, gmal_real *dx, gmal_real *dw,
+                                gmal_real *db, gmal_real *partial, int64_t rows, int64_t n, int threads) {
+    const int64_t size = pieces(rows, GMAL_GROUPS);
+    memset(partial, 0, (size_t)(GMAL_GROUPS * 2 * n) * sizeof *partial);
+    PARALLEL_FOR
+    for (int64_t g = 0; g < GMAL_GROUPS; g++) {
+        const int64_t r = g * size, m = r >= rows ? 0 : piece(rows, size, g);
+        gmal_real *pw = partial + g * 2 * n, *pb = pw + n;
+        if (m <= 0) continue;
+        if (kind == GMAL_NORM_RMS)
+            KERNELS()->rms_backward(dy + r * n, x + r * n, w, rstd + r, dx + r * n, pw, m, n);
+        else
+            KERNELS()->layer_backward(dy + r * n, x + r * n, w, mean + r, rstd + r, dx + r * n, pw, pb, m, n);
+    }
+    for (int64_t g = 0; g < GMAL_GROUPS; g++) {
+        KERNELS()->add(partial + g * 2 * n, dw, n);
+        if (kind == GMAL_NORM_LAYER) KERNELS()->add(partial + g * 2 * n + n, db, n);
+    }
+}
+
+/* ---- MLP and gate --------------------------------------------------------------------------------------------- */
+
+void GMAL_T(gmal_mlp_forward)(int kind, const gmal_real *h, gmal_real *a, int64_t rows, int64_t n, int threads) {
+    const int64_t count = pieces(rows, ROWS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t r = i * ROWS, m = piece(rows, ROWS, i);
+        if (kind == GMAL_MLP_GELU)
+            KERNELS()->gelu_forward(h + r * n, a + r * n, m * n);
+        else
+            KERNELS()->swiglu_forward(h + r * 2 * n, a + r * n, m, n);
+    }
+}
+
+void GMAL_T(gmal_mlp_backward)(int kind, const gmal_real *h, const gmal_real *da, gmal_real *dh, int64_t rows,
+                               int64_t n, int threads) {
+    const int64_t count = pieces(rows, ROWS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t r = i * ROWS, m = piece(rows, ROWS, i);
+        if (kind == GMAL_MLP_GELU)
+            KERNELS()->gelu_backward(h + r * n, da + r * n, dh + r * n, m * n);
+        else
+            KERNELS()->swiglu_backward(h + r * 2 * n, da + r * n, dh + r * 2 * n, m, n);
+    }
+}
+
+void GMAL_T(gmal_gate_forward)(const gmal_real *o, const gmal_real *g, int64_t ldg, gmal_real *y, int64_t rows,
+                               int64_t n, int threads) {
+    const int64_t count = pieces(rows, ROWS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t r = i * ROWS;
+        KERNELS()->gate_forward(o + r * n, g + r * ldg, ldg, y + r * n, piece(rows, ROWS, i), n);
+    }
+}
+
+void GMAL_T(gmal_gate_backward)(const gmal_real *o, const gmal_real *g, int64_t ldg, const gmal_real *dy,
+                                gmal_real *d_o, gmal_real *dg, int64_t lddg, int64_t rows, int64_t n, int threads) {
+    const int64_t count = pieces(rows, ROWS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t r = i * ROWS;
+        KERNELS()->gate_backward(o + r * n, g + r * ldg, ldg, dy + r * n, d_o + r * n, dg + r * lddg, lddg,
+                                 piece(rows, ROWS, i), n);
+    }
+}
+
+/* ---- Convolution and positions -------------------------------------------------------------------------------- */
+
+/* Split by columns: each column of dw then has one owner, and its sum over batch and time one order. */
+void GMAL_T(gmal_conv_forward)(const gmal_real *x, int64_t ldx, const gmal_real *w, gmal_real *y, int64_t ldy,
+                               int64_t batch, int64_t steps, int64_t n, int64_t taps, int threads) {
+    const int64_t count = pieces(n, COLUMNS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t c = i * COLUMNS, m = piece(n, COLUMNS, i);
+        for (int64_t b = 0; b < batch; b++)
+            KERNELS()->conv_forward(x + b * steps * ldx + c, ldx, w + c, n, y + b * steps * ldy + c, ldy, steps, m,
+                                    taps);
+    }
+}
+
+void GMAL_T(gmal_conv_backward)(const gmal_real *dy, int64_t lddy, const gmal_real *x, int64_t ldx,
+                                const gmal_real *w, gmal_real *dx, int64_t lddx, gmal_real *dw, int64_t batch,
+                                int64_t steps, int64_t n, int64_t taps, int threads) {
+    const int64_t count = pieces(n, COLUMNS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t c = i * COLUMNS, m = piece(n, COLUMNS, i);
+        for (int64_t b = 0; b < batch; b++)
+            KERNELS()->conv_backward(dy + b * steps * lddy + c, lddy, x + b * steps * ldx + c, ldx, w + c, n,
+                                     dx + b * steps * lddx + c, lddx, dw + c, steps, m, taps);
+    }
+}
+
+void GMAL_T(gmal_rotary_table)(gmal_real *cs, int64_t first, int64_t steps, int64_t n, double base) {
+    for (int64_t t = 0; t < steps; t++)
+        for (int64_t i = 0; i < n / 2; i++) {
+            const double angle = (double)(first + t) * pow(base, -2.0 * (double)i / (double)n);
+            cs[t * n + i] = (gmal_real)cos(angle);
+            cs[t * n + n / 2 + i] = (gmal_real)sin(angle);
+        }
+}
+
+void GMAL_T(gmal_rotary)(gmal_real *x, int64_t ldx, const gmal_real *cs, int64_t batch, int64_t steps, int64_t heads,
+                         int64_t n, int sign, int threads) {
+    const int64_t per = pieces(steps, ROWS), count = batch * per;
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t b = i / per, t = i % per * ROWS;
+        KERNELS()->rotate(x + (b * steps + t) * ldx, ldx, cs + t * n, piece(steps, ROWS, i % per), heads, n,
+                          (gmal_real)sign);
+    }
+}
+
+/* ---- Forget gate ---------------------------------------------------------------------------------------------- */
+
+void GMAL_T(gmal_forget_forward)(const gmal_real *z, int64_t ldz, const gmal_real *bias, gmal_real *log_decay,
+                                 int64_t batch, int64_t steps, int64_t heads, int threads) {
+    PARALLEL_FOR
+    for (int64_t i = 0; i < batch * heads; i++) {
+        const int64_t b = i / heads, h = i % heads;
+        for (int64_t t = 0; t < steps; t++) {
+            const double x = (double)z[(b * steps + t) * ldz + h] + (double)bias[h];
+            log_decay[i * steps + t] = (gmal_real)(x >= 0 ? -log1p(exp(-x)) : x - log1p(exp(x)));
+        }
+    }
+}
+
+void GMAL_T(gmal_forget_backward)(const gmal_real *d_log_decay, const gmal_real *log_decay, gmal_real *dz,
+                                  int64_t lddz, gmal_real *dbias, int64_t batch, int64_t steps, int64_t heads,
+                                  int threads) {
+    PARALLEL_FOR
+    for (int64_t h = 0; h < heads; h++) {
+        double sum = 0;
+        for (int64_t b = 0; b < batch; b++)
+            for (int64_t t = 0; t < steps; t++) {
+                const int64_t at = (b * heads + h) * steps + t;
+                const double d = (double)d_log_decay[at] * -expm1((double)log_decay[at]); /* 1 - sigmoid */
+                dz[(b * steps + t) * lddz + h] = (gmal_real)d;
+                sum += d;
+            }
+        dbias[h] += (gmal_real)sum;
+    }
+}
+
+/* ---- Embedding ------------------------------------------------------------------------------------------------ */
+
+void GMAL_T(gmal_embed_forward)(const int32_t *tokens, const gmal_real *table, const gmal_real *positions,
+                                gmal_real *x, int64_t batch, int64_t steps, int64_t n, int threads) {
+    PARALLEL_FOR
+    for (int64_t r = 0; r < batch * steps; r++) {
+        memcpy(x + r * n, table + tokens[r] * n, (size_t)n * sizeof *x);
+        if (positions) KERNELS()->add(positions + r % steps * n, x + r * n, n);
+    }
+}
+
+void GMAL_T(gmal_embed_backward)(const int32_t *tokens, const gmal_real *dx, gmal_real *dtable, gmal_real *dpositions,
+                                 int64_t batch, int64_t steps, int64_t n, int threads) {
+    const int64_t count = pieces(n, COLUMNS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) { /* by columns: rows of the table collide, columns do not */
+        const int64_t c = i * COLUMNS, m = piece(n, COLUMNS, i);
+        for (int64_t r = 0; r < batch * steps; r++) {
+            KERNELS()->add(dx + r * n + c, dtable + tokens[r] * n + c, m);
+            if (dpositions) KERNELS()->add(dx + r * n + c, dpositions + r % steps * n + c, m);
+        }
+    }
+}
+
+/* ---- Residual, dropout ---------------------------------------------------------------------------------------- */
+
+/* How likely a 32-bit hash is to fall below the threshold is the rate. */
+static uint32_t threshold_of(double rate) { return (uint32_t)(rate * 4294967296.0); }
+
+void GMAL_T(gmal_residual)(const gmal_real *x, const gmal_real *y, gmal_real *out, int64_t n, gmal_dropout drop,
+                           int threads) {
+    const int64_t count = pieces(n, RUN);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = i * RUN, m = piece(n, RUN, i);
+        if (out != x) memcpy(out + at, x + at, (size_t)m * sizeof *out);
+        if (drop.rate > 0)
+            KERNELS()->dropout(y + at, out + at, m, (uint32_t)drop.key, (uint32_t)at, threshold_of(drop.rate),
+                               (gmal_real)(1 / (1 - drop.rate)), 1);
+        else
+            KERNELS()->add(y + at, out + at, m);
+    }
+}
+
+void GMAL_T(gmal_dropout_apply)(const gmal_real *x, gmal_real *y, int64_t n, gmal_dropout drop, int threads) {
+    const int64_t count = pieces(n, RUN);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = i * RUN;
+        KERNELS()->dropout(x + at, y + at, piece(n, RUN, i), (uint32_t)drop.key, (uint32_t)at,
+                           threshold_of(drop.rate), (gmal_real)(1 / (1 - drop.rate)), 0);
+    }
+}
+
+/* ---- Loss ----------------------------------------------------------------------------------------------------- */
+
+double GMAL_T(gmal_cross_entropy)(gmal_real *logits, const int32_t *targets, int64_t rows, int64_t n, double scale,
+                                  int threads) {
+    enum { MOST = 256 };
+    double part[MOST], total = 0;
+    const int64_t size = pieces(rows, MOST) > 4 ? pieces(rows, MOST) : 4, count = pieces(rows, size);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++)
+        part[i] = KERNELS()->cross_entropy(logits + i * size * n, n, targets + i * size, piece(rows, size, i), n,
+                                           (gmal_real)scale);
+    for (int64_t i = 0; i < count; i++) total += part[i];
+    return total;
+}
