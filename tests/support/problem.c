@@ -1,0 +1,210 @@
+/* Building problems. */
+#include "support/problem.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/check.h"
+
+const gma_slot_info *tst_slot_info(const gma_mixer_desc *desc, int slot) {
+    int count = 0;
+    const gma_slot_info *table = gma_mixer_slots((gma_mixer_kind)desc->kind, &count);
+    for (int i = 0; i < count; i++) {
+        if (table[i].slot == slot)
+            return &table[i];
+    }
+    return NULL;
+}
+
+static int64_t extent(const gma_mixer_desc *d, char letter) {
+    switch (letter) {
+    case 'B':
+        return d->batch;
+    case 'h':
+        return d->heads;
+    case 'H':
+        return d->kv_heads ? d->kv_heads : d->heads;
+    case 'q':
+        return d->q_len;
+    case 'k':
+        return d->k_len;
+    case 'K':
+        return d->components;
+    case 'R':
+        return d->routing_dim;
+    case 'D':
+        return d->value_dim;
+    case 'S':
+        return d->segments >= 0 ? d->segments : d->batch;
+    case '+':
+        return d->segments + 1;
+    default:
+        tst_fail("slot table: unknown letter '%c'", letter);
+        return 0;
+    }
+}
+
+tst_array tst_array_of(const gma_mixer_desc *desc, int slot) {
+    const gma_slot_info *info = tst_slot_info(desc, slot);
+    tst_array a = {NULL, 1, 0, {0}};
+    if (!info)
+        tst_fail("this mixer has no slot %d", slot);
+    for (const char *c = info->dims; *c; c++) {
+        a.shape[a.rank] = extent(desc, *c);
+        a.n *= a.shape[a.rank++];
+    }
+    return tst_array_like(&a);
+}
+
+tst_array tst_array_like(const tst_array *a) {
+    tst_array b = *a;
+    b.x = calloc((size_t)(a->n > 0 ? a->n : 1), sizeof(double));
+    if (!b.x)
+        tst_fail("no memory for %lld values", (long long)a->n);
+    return b;
+}
+
+tst_array tst_array_copy(const tst_array *a) {
+    if (!a->x)
+        return *a;
+    const tst_array b = tst_array_like(a);
+    memcpy(b.x, a->x, (size_t)a->n * sizeof(double));
+    return b;
+}
+
+void tst_array_free(tst_array *a) {
+    free(a->x);
+    *a = (tst_array){NULL, 0, 0, {0}};
+}
+
+gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq, int64_t Nk, int64_t K, int64_t R,
+                        int64_t D) {
+    gma_mixer_desc d;
+    TST_OK(gma_mixer_desc_init(&d, GMA_MIXER_GMA));
+    d.causal = causal;
+    d.batch = B;
+    d.heads = Hq;
+    d.kv_heads = H;
+    d.q_len = Nq;
+    d.k_len = Nk;
+    d.components = K;
+    d.routing_dim = R;
+    d.value_dim = D;
+    return d;
+}
+
+double *tst_add(tst_problem *p, int slot) {
+    tst_array_free(&p->in[slot]);
+    p->in[slot] = tst_array_of(&p->desc, slot);
+    return p->in[slot].x;
+}
+
+double *tst_add_up(tst_problem *p, int slot) {
+    tst_array_free(&p->up[slot]);
+    p->up[slot] = tst_array_of(&p->desc, slot);
+    return p->up[slot].x;
+}
+
+static double as_f32(double x) { return (double)(float)x; }
+
+static double draw(int slot, tst_rng *rng) {
+    switch (slot) {
+    case GMA_MU:
+        return 0.8 * tst_normal(rng);
+    case GMA_OMEGA:
+    case GMA_ALPHA:
+        return 0.5 * tst_normal(rng);
+    case GMA_STATE_Z:
+        return 0.1 + 2 * tst_uniform(rng);
+    case GMA_LOG_DECAY:
+        return -0.3 * fabs(tst_normal(rng));
+    case GMA_LOGIT_SCALE:
+        return 0.3 + 0.9 * tst_uniform(rng);
+    case GMA_KEY_MASK:
+        return tst_uniform(rng) < 0.7;
+    default:
+        return tst_normal(rng);
+    }
+}
+
+static void add_random(tst_array *a, int slot, tst_rng *rng) {
+    for (int64_t i = 0; i < a->n; i++)
+        a->x[i] = as_f32(draw(slot, rng));
+}
+
+static void add_required(tst_problem *p, const int64_t *cu) {
+    static const int slots[] = {GMA_Q, GMA_K, GMA_V, GMA_MU, GMA_OMEGA, GMA_ALPHA};
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        tst_add(p, slots[i]);
+    if (!cu)
+        return;
+    double *x = tst_add(p, GMA_CU_SEQLENS);
+    for (int64_t g = 0; g <= p->desc.segments; g++)
+        x[g] = (double)cu[g];
+}
+
+tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, unsigned extras, tst_rng *rng) {
+    tst_problem p;
+    memset(&p, 0, sizeof p);
+    p.desc = *desc;
+    p.out_state = 1;
+    add_required(&p, cu);
+    if (extras & TST_MASK)
+        tst_add(&p, GMA_KEY_MASK);
+    if (extras & TST_STATE) {
+        tst_add(&p, GMA_STATE_S);
+        tst_add(&p, GMA_STATE_Z);
+    }
+    if (extras & TST_DECAY)
+        tst_add(&p, GMA_LOG_DECAY);
+    if (extras & TST_SCALE)
+        tst_add(&p, GMA_LOGIT_SCALE);
+    for (int slot = 0; slot < TST_SLOTS; slot++) {
+        if (p.in[slot].x && slot != GMA_CU_SEQLENS)
+            add_random(&p.in[slot], slot, rng);
+    }
+    p.backward = (extras & (TST_BACKWARD | TST_GRAD_STATE)) != 0;
+    if (p.backward) {
+        tst_add_up(&p, GMA_O);
+        add_random(&p.up[GMA_O], GMA_O, rng);
+    }
+    if (extras & TST_GRAD_STATE) {
+        tst_add_up(&p, GMA_OUT_S);
+        tst_add_up(&p, GMA_OUT_Z);
+        add_random(&p.up[GMA_OUT_S], GMA_OUT_S, rng);
+        add_random(&p.up[GMA_OUT_Z], GMA_OUT_S, rng);
+    }
+    return p;
+}
+
+tst_problem tst_problem_plain(const gma_mixer_desc *desc, const int64_t *cu) {
+    tst_problem p;
+    memset(&p, 0, sizeof p);
+    p.desc = *desc;
+    p.out_state = 1;
+    add_required(&p, cu);
+    const int64_t K = desc->components, R = desc->routing_dim;
+    for (int64_t i = 0; i < p.in[GMA_MU].n; i++) {
+        p.in[GMA_MU].x[i] = K != 2 ? 0 : (i / R) % K ? 1 : -1;
+        p.in[GMA_OMEGA].x[i] = 0.5411666523385311; /* softplus + 1e-4 = 1 */
+    }
+    return p;
+}
+
+tst_problem tst_problem_copy(const tst_problem *p) {
+    tst_problem c = *p;
+    for (int i = 0; i < TST_SLOTS; i++) {
+        c.in[i] = tst_array_copy(&p->in[i]);
+        c.up[i] = tst_array_copy(&p->up[i]);
+    }
+    return c;
+}
+
+void tst_problem_free(tst_problem *p) {
+    for (int i = 0; i < TST_SLOTS; i++) {
+        tst_array_free(&p->in[i]);
+        tst_array_free(&p->up[i]);
+    }
+}
