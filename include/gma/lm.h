@@ -1,0 +1,175 @@
+/* gma/lm.h - causal language models: create or load, evaluate, generate. Part of libgma_lm. Since 0.1.
+ *
+ *   x = embed[token] (+ positions[t])
+ *   for each block:   x += out_proj( gate( mixer( norm(x) ) ) )      x += mlp( norm(x) )
+ *   logits = norm(x) head^T
+ *
+ * The mixer's options, each with a name, all off in the paper's operator:
+ *   logit_scale   a learned factor on the log-likelihoods, per key head, kept positive as exp(log_logit_scale)
+ *   forget_gate   log_decay = log sigmoid(x W + b), per key head; b starts spread over 3..7
+ *   conv          causal depthwise convolution of that many taps on q, k and v; starts as the identity
+ *   output_gate   mixer output times silu(x W)
+ *
+ * Initialisation: matrices N(0, 1/sqrt(fan_in)), those that write to the residual stream divided by sqrt(2 layers);
+ * embeddings N(0, 0.02) (logits of a tied head start near 0); mu N(0,1) and omega 0 (sigma^2 = 0.69), alpha 0, as the
+ * paper's code; norms 1; biases 0.
+ *
+ * Threads: a gma_lm may be read by several threads at once, each with its own gma_lm_stream; functions that say "writes
+ * the model" need it alone. One thread count and CPU tier: the same bits every time. `threads` = 0 stands for
+ * gma_max_threads(). All functions return a gma_status and leave a line in gma_last_error(). */
+#ifndef GMA_LM_H
+#define GMA_LM_H
+
+#include "gma/mixer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Configuration -------------------------------------------------------------------------------------------- */
+
+typedef enum gma_lm_norm { GMA_LM_NORM_RMS = 0, GMA_LM_NORM_LAYER = 1 } gma_lm_norm;
+typedef enum gma_lm_mlp { GMA_LM_MLP_GELU = 0, GMA_LM_MLP_SWIGLU = 1 } gma_lm_mlp;
+typedef enum gma_lm_positions {
+    GMA_LM_POSITIONS_NONE = 0, /* order comes from causality, forget gate and convolution; no length limit */
+    GMA_LM_POSITIONS_LEARNED = 1, /* a table of `context` rows: sequences are limited to it */
+    GMA_LM_POSITIONS_ROTARY = 2 /* q and k turned by their position before the mixer; routing_dim even */
+} gma_lm_positions;
+
+typedef enum gma_lm_tokenizer {
+    GMA_LM_TOKENIZER_BYTES = 0, /* token = byte; vocab 256 */
+    GMA_LM_TOKENIZER_NONE = 1 /* token ids come from elsewhere */
+} gma_lm_tokenizer;
+
+/** gma_lm_config - the shape of a model. Start from gma_lm_config_init(); a 0 marked "0 =" is filled in by
+ *  gma_lm_config_resolve(), which every function that takes a configuration calls on its copy. */
+typedef struct gma_lm_config {
+    size_t struct_size; /* set by gma_lm_config_init */
+    int32_t mixer; /* a gma_mixer_kind */
+    int32_t norm; /* a gma_lm_norm */
+    int32_t mlp; /* a gma_lm_mlp */
+    int32_t positions; /* a gma_lm_positions */
+    int32_t tied; /* 1: head = embedding */
+    int32_t logit_scale; /* 0 or 1 */
+    int32_t forget_gate; /* 0 or 1 */
+    int32_t output_gate; /* 0 or 1 */
+    int32_t tokenizer; /* a gma_lm_tokenizer */
+    int32_t reserved;
+    int64_t conv; /* taps; 0 = none */
+    int64_t vocab; /* 256 = bytes */
+    int64_t context; /* tokens of a training sequence */
+    int64_t layers;
+    int64_t width;
+    int64_t heads; /* query heads */
+    int64_t kv_heads; /* 0 = heads; divides heads */
+    int64_t routing_dim; /* R; 0 = width / heads, which must divide */
+    int64_t value_dim; /* D; 0 = width / heads */
+    int64_t components; /* K */
+    int64_t mlp_width; /* 0 = 4 width for GELU; for SwiGLU 8/3 width, rounded up to a multiple of 32 */
+    double logit_scale_init; /* > 0 */
+    double dropout; /* 0 <= dropout < 1, in training only: after the embedding, each mixer and each MLP */
+    double rotary_base;
+    double norm_eps;
+    double eps; /* of the mixer */
+    double eps_sigma;
+} gma_lm_config;
+
+/** gma_lm_config_init() - every option on, small: 4 layers, width 192, 3 heads, K = 64, context 256, bytes. */
+GMA_API gma_status gma_lm_config_init(gma_lm_config *config);
+
+/** gma_lm_config_resolve() - fill in what is 0, then check; the error names the field. */
+GMA_API gma_status gma_lm_config_resolve(gma_lm_config *config);
+
+/* ---- Models --------------------------------------------------------------------------------------------------- */
+
+typedef struct gma_lm gma_lm;
+
+/** gma_lm_create() - a model with fresh parameters. *lm is NULL after a failure. */
+GMA_API gma_status gma_lm_create(const gma_lm_config *config, uint64_t seed, gma_lm **lm);
+GMA_API void gma_lm_destroy(gma_lm *lm); /* NULL is fine */
+
+/** gma_lm_load() - a checkpoint folder (config.json, model.safetensors), or a run folder of `gma train` (its best/
+ *  checkpoint, or last/ when there is none). F32 and BF16 tensors; a missing, additional or wrongly shaped tensor, or a
+ *  value that is not finite, is an error naming it. */
+GMA_API gma_status gma_lm_load(const char *path, gma_lm **lm);
+
+/** gma_lm_save() - write the folder `path` beside and swap it in: a reader sees the old or the new one. dtype: GMA_F32 or
+ *  GMA_BF16 (rounded; half the size). */
+GMA_API gma_status gma_lm_save(const gma_lm *lm, const char *path, gma_dtype dtype);
+
+GMA_API gma_status gma_lm_get_config(const gma_lm *lm, gma_lm_config *config);
+GMA_API int64_t gma_lm_parameter_count(const gma_lm *lm);
+
+/**  gma_lm_tensor() - parameter i, 0 <= i < gma_lm_tensor_count(): its name and a view of the model's own F32 memory.
+ *  Writing through it writes the model. */
+GMA_API int gma_lm_tensor_count(const gma_lm *lm);
+GMA_API gma_status gma_lm_tensor(gma_lm *lm, int i, const char **name, gma_tensor *tensor);
+
+/** gma_lm_loss() - sum over all targets >= 0 of -log p(target), in nats, and how many there are. tokens, targets
+ *  (batch, steps) int32, row-major; a target < 0 is ignored. Dropout is off. Allocates its workspace.
+ *  Errors: a token or target >= vocab is named with its place; steps > context with learned positions. */
+GMA_API gma_status gma_lm_loss(const gma_lm *lm, const int32_t *tokens, const int32_t *targets, int64_t batch,
+                               int64_t steps, int threads, double *loss_sum, int64_t *count);
+
+/** gma_lm_logits() - logits (batch, steps, vocab) of whole sequences. */
+GMA_API gma_status gma_lm_logits(const gma_lm *lm, const int32_t *tokens, int64_t batch, int64_t steps, int threads,
+                                 float *logits);
+
+/* ---- Streaming ------------------------------------------------------------------------------------------------ */
+
+/** gma_lm_stream - one sequence in progress. What it keeps does not grow with the sequence: per layer the mixer's (S, Z),
+ *  the last inputs of the convolution, and the position. The model must outlive it and not change. */
+typedef struct gma_lm_stream gma_lm_stream;
+
+GMA_API gma_status gma_lm_stream_create(const gma_lm *lm, int threads, gma_lm_stream **stream);
+GMA_API void gma_lm_stream_destroy(gma_lm_stream *stream); /* NULL is fine */
+GMA_API gma_status gma_lm_stream_reset(gma_lm_stream *stream); /* back to an empty sequence */
+GMA_API size_t gma_lm_stream_state_bytes(const gma_lm_stream *stream);
+GMA_API int64_t gma_lm_stream_position(const gma_lm_stream *stream); /* tokens fed so far */
+
+/** gma_lm_stream_feed() - one token in, the logits (vocab) of the next one out; logits may be NULL. No allocation.
+ *  Errors: token outside 0..vocab-1; more than `context` tokens with learned positions. */
+GMA_API gma_status gma_lm_stream_feed(gma_lm_stream *stream, int32_t token, float *logits);
+
+/* ---- Sampling and text ---------------------------------------------------------------------------------------- */
+
+/** gma_sampling - how a token is drawn. The draw number `index` of a seed depends on nothing else. */
+typedef struct gma_sampling {
+    size_t struct_size; /* set by gma_sampling_init */
+    double temperature; /* > 0; 0 = always the most likely token */
+    int64_t top_k; /* only the k most likely; 0 = all */
+    double top_p; /* the most likely ones that together reach p; 1 = all */
+    uint64_t seed;
+} gma_sampling;
+
+GMA_API gma_status gma_sampling_init(gma_sampling *sampling); /* 1, 0, 1, 0 */
+
+/** gma_sample() - a token from logits (vocab). work: 2 * vocab floats of scratch.
+ *  Errors: a field out of range; logits that hold NaN or +Inf (NON_FINITE). */
+GMA_API gma_status gma_sample(const float *logits, int64_t vocab, const gma_sampling *sampling, uint64_t index,
+                              float *work, int32_t *token);
+
+/** gma_generate() - feed `prompt` (bytes; when it is empty a fresh stream starts from a newline), then draw `length`
+ *  tokens. Text comes out through `write` as soon as it is whole: bytes of an unfinished UTF-8 character are held back, and
+ *  what can no longer become one is written as U+FFFD; raw = 1 writes every byte as it is drawn. The prompt itself is not
+ *  written. `write` returns 0 to go on, anything else ends the generation with GMA_ERR_INTERRUPTED.
+ *  The stream continues where it was. Errors: UNSUPPORTED for a model that does not read bytes. */
+typedef int (*gma_write)(void *context, const char *text, size_t size);
+GMA_API gma_status gma_generate(gma_lm_stream *stream, const char *prompt, size_t prompt_size, int64_t length,
+                                const gma_sampling *sampling, int raw, gma_write write, void *context);
+
+/** gma_utf8 - the filter gma_generate uses, for those who drive the stream themselves. Zero-initialise it.
+ *  push: one byte in, up to GMA_UTF8_MAX bytes of whole characters out; finish: what is held back, as U+FFFD once. Both return
+ *  how many bytes they wrote. */
+typedef struct gma_utf8 {
+    unsigned char held[4];
+    int count;
+} gma_utf8;
+enum { GMA_UTF8_MAX = 8 };
+GMA_API size_t gma_utf8_push(gma_utf8 *filter, unsigned char byte, char *out);
+GMA_API size_t gma_utf8_finish(gma_utf8 *filter, char *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
