@@ -1,4 +1,7 @@
 /* The program gma: finds the verb. Everything a verb needs to know about options is in cli/options.h. */
+#define _XOPEN_SOURCE 700 /* SIGXFSZ */
+
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,6 +74,8 @@ static int dispatch(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
+    /* A file-size limit then ends in an error message and a removed temporary file instead of a dead process. */
+    signal(SIGXFSZ, SIG_IGN);
     int code = dispatch(argc, argv);
     /* A full disk or a closed pipe must not look like success. */
     if (fflush(stdout) != 0 || ferror(stdout)) {

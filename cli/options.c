@@ -321,6 +321,9 @@ int gma_cli_parse(const gma_cli_spec *spec, int argc, char **argv, const char **
     }
     for (int i = 1; i < argc; i++) {
         if (only_operands || argv[i][0] != '-' || argv[i][1] == '\0') {
+            if (spec->max_operands >= 0 && *count == spec->max_operands) {
+                return gma_cli_misuse(spec, "does not know what to do with \"%s\"", argv[i]);
+            }
             operands[(*count)++] = argv[i];
         } else if (strcmp(argv[i], "--") == 0) {
             only_operands = 1;
@@ -333,9 +336,6 @@ int gma_cli_parse(const gma_cli_spec *spec, int argc, char **argv, const char **
     }
     if (*count < spec->min_operands) {
         return gma_cli_misuse(spec, "expects %s", spec->operands);
-    }
-    if (spec->max_operands >= 0 && *count > spec->max_operands) {
-        return gma_cli_misuse(spec, "does not know what to do with \"%s\"", operands[spec->max_operands]);
     }
     return -1;
 }

@@ -71,7 +71,7 @@ typedef struct gma_cli_spec {
 #define GMA_CLI_COUNT(table) ((int)(sizeof(table) / sizeof((table)[0])))
 
 /** gma_cli_parse() - set every default, then parse argv[1..argc-1] (argv[0] is the verb). Operands are moved to
- *  operands[0..*count-1] (room for argc pointers). Returns -1 to go on, else the exit code the verb must return. */
+ *  operands[0..*count-1] (room for max_operands pointers, or argc where that is -1). Returns -1 to go on, else the exit code the verb must return. */
 int gma_cli_parse(const gma_cli_spec *spec, int argc, char **argv, const char **operands, int *count);
 
 /** gma_cli_find() - the option of that name, NULL if there is none. For configuration files. */
