@@ -1,0 +1,55 @@
+# The short way in; CMakeLists.txt and CMakePresets.json do the work.
+#   make            build/bin/gma, build/lib/libgma.so, build/lib/libgma.a and libgma_lm
+#   make demo       train a small model and show what it learnt
+#   make test       all tests, then again under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make install PREFIX=/usr/local [DESTDIR=]
+#   make deps       install the packages that are missing (Debian and its kin)
+#   make test-arm64 the operator's tests on an emulated AArch64
+
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+CTEST = ctest --output-on-failure --no-tests=error
+
+all:
+	cmake --preset release
+	cmake --build build --parallel $(JOBS)
+
+deps:
+	tools/deps.sh
+
+demo:
+	tools/deps.sh
+	$(MAKE) all
+	tools/demo.sh
+
+test: test-release test-sanitized
+
+test-release:
+	tools/deps.sh
+	cmake --preset release -DGMA_TESTS=ON
+	cmake --build build --parallel $(JOBS)
+	cd build && $(CTEST)
+
+# Left out here: what only takes long because it trains or installs, and gains nothing from being watched.
+test-sanitized:
+	tools/deps.sh
+	cmake --preset asan-ubsan
+	cmake --build build-asan-ubsan --parallel $(JOBS)
+	cd build-asan-ubsan && $(CTEST) -LE 'slow|install'
+
+test-arm64:
+	tools/deps.sh arm64
+	cmake -S . -B build-arm64 -DCMAKE_TOOLCHAIN_FILE=cmake/arm64.cmake -DCMAKE_BUILD_TYPE=Release -DGMA_LM=OFF -DGMA_TESTS=ON
+	cmake --build build-arm64 --parallel $(JOBS)
+	cd build-arm64 && $(CTEST) -L 'golden|conformance'
+
+install: all
+	cmake --install build --prefix '$(PREFIX)'
+
+format:
+	git ls-files '*.c' '*.h' | xargs clang-format -i
+
+clean:
+	rm -rf build build-*
+
+.PHONY: all deps demo test test-release test-sanitized test-arm64 install format clean

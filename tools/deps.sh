@@ -1,0 +1,73 @@
+#!/bin/sh
+# Makes sure that what the build needs is installed. Needs sh, dpkg-query and apt-get only.
+#   tools/deps.sh          build, tests, demo        tools/deps.sh arm64    the emulated AArch64 tests
+# Nothing missing: silent. Otherwise: lists the packages and asks on a terminal; without one goes ahead only as root;
+# where there is no apt, names them and stops.
+set -u
+
+packages="gcc libc6-dev make cmake pkg-config libdnnl-dev libjansson-dev libcmocka-dev"
+case "${1:-}" in
+'') ;;
+arm64) packages="gcc make cmake pkg-config gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
+    libcmocka-dev:arm64" ;;
+*)
+    echo "deps.sh: unknown set of packages \"$1\"" >&2
+    exit 2
+    ;;
+esac
+
+if ! command -v dpkg-query >/dev/null 2>&1 || ! command -v apt-get >/dev/null 2>&1; then
+    # Not Debian or its kin: we cannot look packages up, but we can look for what they bring.
+    absent=""
+    for program in cc cmake pkg-config; do
+        command -v "$program" >/dev/null 2>&1 || absent="$absent $program"
+    done
+    for module in jansson cmocka; do
+        pkg-config --exists "$module" 2>/dev/null || absent="$absent $module"
+    done
+    [ -z "$absent" ] && [ "${1:-}" != arm64 ] && exit 0
+    echo "This system has no apt-get. Please install what these Debian packages hold, then try again:" >&2
+    echo "  $(echo $packages)" >&2
+    exit 1
+fi
+
+missing=""
+for package in $packages; do
+    state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) || state=""
+    [ "$state" = installed ] || missing="$missing $package"
+done
+[ -z "$missing" ] && exit 0
+
+echo "Missing packages:$missing"
+as_root=""
+if [ "$(id -u)" -ne 0 ]; then
+    if [ ! -t 0 ]; then
+        echo "Install them with: apt-get install$missing" >&2
+        exit 1
+    fi
+    as_root=sudo
+    if ! command -v sudo >/dev/null 2>&1; then
+        echo "Install them as root with: apt-get install$missing" >&2
+        exit 1
+    fi
+fi
+if [ -t 0 ]; then
+    printf 'Install them with apt-get now? [y/N] '
+    read -r answer || answer=""
+    case "$answer" in
+    y | Y | yes) ;;
+    *)
+        echo "Nothing was installed." >&2
+        exit 1
+        ;;
+    esac
+fi
+
+if [ "${1:-}" = arm64 ]; then
+    $as_root dpkg --add-architecture arm64 || exit 1
+fi
+DEBIAN_FRONTEND=noninteractive
+export DEBIAN_FRONTEND
+$as_root apt-get update || exit 1
+# shellcheck disable=SC2086 # a list of words
+$as_root apt-get install -y --no-install-recommends $missing || exit 1
