@@ -120,7 +120,7 @@ static gma_status make_header(const char *path, const item *items, int64_t count
 
 /* Writes the view dense; recursion over its dimensions, the last one in one piece where it is contiguous. */
 static int write_view(FILE *file, const gma_tensor *t, int32_t dim, const char *at, size_t size) {
-    if (dim == t->rank) {
+    if (dim >= t->rank || dim >= GMA_MAX_RANK) { /* the second is implied; it tells the compiler so */
         return fwrite(at, size, 1, file) == 1;
     }
     if (dim == t->rank - 1 && t->stride[dim] == 1) {
