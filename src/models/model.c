@@ -1,0 +1,137 @@
+/* Models in memory: create, look at, whole-sequence loss and logits. */
+#include "models/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/kernels.h"
+#include "layers/threads.h"
+#include "models/net.h"
+
+gma_status gmal_model_alloc(const gma_lm_config *config, gma_lm **lm) {
+    if (!lm) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "lm is NULL");
+    *lm = NULL;
+    if (!config) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "config is NULL");
+    gma_lm_config c = *config;
+    gma_status s = gma_lm_config_resolve(&c);
+    if (s == GMA_OK) s = gmal_kernels_init();
+    if (s != GMA_OK) return s;
+    gma_lm *m = calloc(1, sizeof *m);
+    if (!m) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a model");
+    s = gmal_layout_create(&c, &m->layout);
+    if (s == GMA_OK) {
+        const size_t bytes = ((size_t)m->layout->total * sizeof(float) + 63) / 64 * 64;
+        m->values = aligned_alloc(64, bytes);
+        if (m->values)
+            memset(m->values, 0, bytes);
+        else
+            s = gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for %lld parameters", (long long)m->layout->total);
+    }
+    if (s != GMA_OK) {
+        gma_lm_destroy(m);
+        return s;
+    }
+    *lm = m;
+    return GMA_OK;
+}
+
+gma_status gma_lm_create(const gma_lm_config *config, uint64_t seed, gma_lm **lm) {
+    const gma_status s = gmal_model_alloc(config, lm);
+    if (s == GMA_OK) gmal_layout_init((*lm)->layout, seed, (*lm)->values);
+    return s;
+}
+
+void gma_lm_destroy(gma_lm *lm) {
+    if (!lm) return;
+    gmal_layout_destroy(lm->layout);
+    free(lm->values);
+    free(lm);
+}
+
+gma_status gma_lm_get_config(const gma_lm *lm, gma_lm_config *config) {
+    if (!lm || !config) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is NULL", lm ? "config" : "lm");
+    *config = lm->layout->c;
+    return GMA_OK;
+}
+
+int64_t gma_lm_parameter_count(const gma_lm *lm) {
+    int64_t count = 0;
+    for (int i = 0; lm && i < lm->layout->param_count; i++) count += lm->layout->params[i].count;
+    return count;
+}
+
+int gma_lm_tensor_count(const gma_lm *lm) { return lm ? lm->layout->param_count : 0; }
+
+gma_status gma_lm_tensor(gma_lm *lm, int i, const char **name, gma_tensor *tensor) {
+    if (!lm) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "lm is NULL");
+    if (i < 0 || i >= lm->layout->param_count)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "tensor %d: the model has %d", i, lm->layout->param_count);
+    const gmal_param *p = &lm->layout->params[i];
+    if (name) *name = p->name;
+    if (tensor)
+        *tensor = gma_tensor_of(lm->values + p->offset, GMA_F32, p->rank, p->shape[0], p->shape[1], p->shape[2], 1);
+    return GMA_OK;
+}
+
+gma_status gmal_check_tokens(const char *what, const int32_t *tokens, int64_t count, int64_t vocab, int targets) {
+    for (int64_t i = 0; i < count; i++)
+        if (tokens[i] >= vocab || (tokens[i] < 0 && !targets))
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s[%lld] is %d, the vocabulary has %lld", what, (long long)i,
+                            (int)tokens[i], (long long)vocab);
+    return GMA_OK;
+}
+
+const char *gmal_first_bad_tensor(const gmal_layout *layout, const float *values) {
+    for (int j = 0; j < layout->param_count; j++) {
+        const gmal_param *p = &layout->params[j];
+        for (int64_t i = 0; i < p->count; i++)
+            if (!isfinite(values[p->offset + i])) return p->name;
+    }
+    return NULL;
+}
+
+/* What loss and logits have in common: checks, and a net for this one call. */
+static gma_status whole(const gma_lm *lm, const int32_t *tokens, int64_t batch, int64_t steps, int threads,
+                        gmal_net_f32 **net) {
+    *net = NULL;
+    if (!lm || !tokens) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is NULL", lm ? "tokens" : "lm");
+    if (batch < 1 || steps < 1 || batch > INT64_C(1) << 40 || steps > (INT64_C(1) << 40) / batch)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "a batch of %lld x %lld tokens is out of range", (long long)batch,
+                        (long long)steps);
+    const gma_lm_config *c = &lm->layout->c;
+    if (c->positions == GMA_LM_POSITIONS_LEARNED && steps > c->context)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "steps is %lld, but the model has learned positions for %lld",
+                        (long long)steps, (long long)c->context);
+    const gma_status s = gmal_check_tokens("tokens", tokens, batch * steps, c->vocab, 0);
+    if (s != GMA_OK) return s;
+    return gmal_net_create_f32(lm->layout, batch, steps, 0, threads, net);
+}
+
+gma_status gma_lm_loss(const gma_lm *lm, const int32_t *tokens, const int32_t *targets, int64_t batch, int64_t steps,
+                       int threads, double *loss_sum, int64_t *count) {
+    gmal_net_f32 *net;
+    if (!targets || !loss_sum) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "targets or loss_sum is NULL");
+    const gmal_threads t = gmal_threads_enter(threads);
+    gma_status s = whole(lm, tokens, batch, steps, t.now, &net);
+    if (s == GMA_OK) s = gmal_check_tokens("targets", targets, batch * steps, lm->layout->c.vocab, 1);
+    if (s == GMA_OK) s = gmal_net_loss_f32(net, lm->values, tokens, targets, loss_sum);
+    gmal_net_destroy_f32(net);
+    gmal_threads_leave(t);
+    if (s != GMA_OK || !count) return s;
+    *count = 0;
+    for (int64_t i = 0; i < batch * steps; i++) *count += targets[i] >= 0;
+    return GMA_OK;
+}
+
+gma_status gma_lm_logits(const gma_lm *lm, const int32_t *tokens, int64_t batch, int64_t steps, int threads,
+                         float *logits) {
+    gmal_net_f32 *net;
+    if (!logits) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "logits is NULL");
+    const gmal_threads t = gmal_threads_enter(threads);
+    gma_status s = whole(lm, tokens, batch, steps, t.now, &net);
+    if (s == GMA_OK) s = gmal_net_logits_f32(net, lm->values, tokens, logits);
+    gmal_net_destroy_f32(net);
+    gmal_threads_leave(t);
+    return s;
+}
