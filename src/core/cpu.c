@@ -165,3 +165,12 @@ int gmai_threads(int threads)
     return 1;
 #endif
 }
+
+int gmai_thread(void)
+{
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}

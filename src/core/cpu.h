@@ -10,4 +10,7 @@ gma_status gmai_isa_resolve(int32_t wanted, gma_isa *isa);
 /* threads as a call gives it -> at least 1. */
 int gmai_threads(int threads);
 
+/* The calling thread's number in its team. */
+int gmai_thread(void);
+
 #endif

@@ -34,7 +34,7 @@ void gmai_plan_make(const gma_mixer_desc *d, gmai_plan *p)
     const int64_t units = max64(1, p->sequences * p->h);
     p->groups_wanted = units >= 32 ? 1 : min64(16, ceil_div(32, units));
     p->max_groups = min64(p->max_segments, p->sequences * p->groups_wanted);
-    p->bins = p->groups_wanted > 1 ? p->max_groups : min64(p->sequences, 16);
+    p->bins = max64(1, p->groups_wanted > 1 ? p->max_groups : min64(p->sequences, 16));
 }
 
 static int64_t read_offset(const gma_tensor *t, int64_t i)

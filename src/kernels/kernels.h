@@ -56,9 +56,10 @@ typedef enum gmai_triangle {
 typedef struct gmai_kernels {
     int lanes; /* VL of this tier */
 
-    /* Caller's rows -> rows (and columns, if wanted), minus `center` (or NULL). Rows n .. GMAI_CHUNK-1 up to a whole
-     * vector become 0. Returns 1 when every value was finite. */
-    int (*pack)(const gmai_rows *src, int n, int width, const float *center, float *rows, int ld, float *columns);
+    /* Caller's rows -> rows (and columns, if wanted), minus `center` (or NULL). Rows with keep[i] = 0 (keep NULL: none)
+     * are not read and become 0, as do those from n up to a whole vector. Returns 1 when all that was read is finite. */
+    int (*pack)(const gmai_rows *src, int n, int width, const uint8_t *keep,
+    const float *center, float *rows, int ld, float *columns);
     /* Rows -> the caller's, times scale[token] (or NULL). */
     void (*unpack)(const float *rows, int ld, int n, int width, const float *scale, const gmai_rows *dst);
     /* dst[c][r] = src[r][c]; rows, cols and leading dimensions are multiples of the lanes, or padded to them. */
@@ -68,8 +69,8 @@ typedef struct gmai_kernels {
     void (*logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits);
     /* In place over K rows. Returns 1 when some column's largest logit is not finite (such a column is NaN). */
     int (*softmax)(float *logits, int k, int nvec);
-    /* dgamma -> dlogits, in place: gamma o (dgamma - <gamma, dgamma>). */
-    void (*softmax_backward)(const float *gamma, float *dgamma, int k, int nvec);
+    /* dgamma -> dlogits, in place: gamma o (dgamma - dot), dot(token) = <gamma, dgamma>, which is also given. */
+    void (*softmax_backward)(const float *gamma, float *dgamma, int k, int nvec, float *dot);
     /* From dlogits (columns) and centred x (rows): dx rows (overwritten), and += on sums (K, rp) of dl t and dl t^2. */
     void (*mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,
                              float *sum_t, float *sum_tt);

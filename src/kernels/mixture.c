@@ -94,7 +94,7 @@ int GMAI_K(softmax)(float *logits, int k, int nvec)
     return bad;
 }
 
-static inline void softmax_backward_block(const float *g, float *d, int k, int nv)
+static inline void softmax_backward_block(const float *g, float *d, int k, int nv, float *out)
 {
     vf dot[4];
 #pragma GCC unroll 4
@@ -105,6 +105,8 @@ static inline void softmax_backward_block(const float *g, float *d, int k, int n
             const ptrdiff_t at = (ptrdiff_t)i * C + v * VL;
             dot[v] = v_fma(v_load(g + at), v_load(d + at), dot[v]);
         }
+#pragma GCC unroll 4
+    for (int v = 0; v < nv; v++) v_store(out + v * VL, dot[v]);
     for (int i = 0; i < k; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) {
@@ -113,11 +115,11 @@ static inline void softmax_backward_block(const float *g, float *d, int k, int n
         }
 }
 
-void GMAI_K(softmax_backward)(const float *gamma, float *dgamma, int k, int nvec)
+void GMAI_K(softmax_backward)(const float *gamma, float *dgamma, int k, int nvec, float *dot)
 {
     int v = 0;
-    for (; v + 4 <= nvec; v += 4) softmax_backward_block(gamma + v * VL, dgamma + v * VL, k, 4);
-    for (; v < nvec; v++) softmax_backward_block(gamma + v * VL, dgamma + v * VL, k, 1);
+    for (; v + 4 <= nvec; v += 4) softmax_backward_block(gamma + v * VL, dgamma + v * VL, k, 4, dot + v * VL);
+    for (; v < nvec; v++) softmax_backward_block(gamma + v * VL, dgamma + v * VL, k, 1, dot + v * VL);
 }
 
 /* How many components share one pass over the tokens: each holds w, mw and two sums of VL dimensions in registers. */

@@ -30,7 +30,8 @@ void GMAI_K(transpose)(const float *src, int lds, int rows, int cols, float *dst
             transpose_block(src + (ptrdiff_t)i * lds + j, lds, dst + (ptrdiff_t)j * ldd + i, ldd);
 }
 
-int GMAI_K(pack)(const gmai_rows *src, int n, int width, const float *center, float *rows, int ld, float *columns)
+int GMAI_K(pack)(const gmai_rows *src, int n, int width, const uint8_t *keep,
+    const float *center, float *rows, int ld, float *columns)
 {
     const int padded = (n + VL - 1) / VL * VL;
     int finite = 1;
@@ -39,7 +40,7 @@ int GMAI_K(pack)(const gmai_rows *src, int n, int width, const float *center, fl
         /* x - x is 0 for a finite x and NaN otherwise: one sum tells for the whole row. */
         vf bad = v_set1(0.0f);
         for (int j = 0; j < ld; j += VL) {
-            const int left = width - j;
+            const int left = keep && !keep[i] ? 0 : width - j;
             vf x = v_set1(0.0f);
             if (left > 0) {
                 if (src->dtype == GMA_BF16)
