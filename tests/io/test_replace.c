@@ -51,7 +51,7 @@ static gma_status save_folder(const char *path, float value) {
         return status;
     }
     for (int i = 0; i < 2 && status == GMA_OK; i++) {
-        snprintf(file, sizeof file, "%s/%c", f.temp, "ab"[i]);
+        assert_true(snprintf(file, sizeof file, "%s/%c", f.temp, "ab"[i]) < (int)sizeof file);
         status = save(file, value);
     }
     if (status != GMA_OK) {
@@ -64,9 +64,9 @@ static gma_status save_folder(const char *path, float value) {
 static float load_folder(const char *path) {
     char file[320];
     assert_int_equal(gmal_folder_recover(path), GMA_OK);
-    snprintf(file, sizeof file, "%s/a", path);
+    assert_true(snprintf(file, sizeof file, "%s/a", path) < (int)sizeof file);
     float a = load(file);
-    snprintf(file, sizeof file, "%s/b", path);
+    assert_true(snprintf(file, sizeof file, "%s/b", path) < (int)sizeof file);
     assert_true(load(file) == a); /* both from the same save */
     return a;
 }
