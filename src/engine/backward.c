@@ -302,7 +302,8 @@ static void segment_backward(const gmai_call *c, worker *w, const gmai_sequence 
     for (int64_t i = chunks - 1; i >= 0; i--) {
         const int64_t t = i * C;
         const int n = (int)(g->n - t < C ? g->n - t : C);
-        const float *state = w->states + (size_t)i * p->state_floats;
+        /* Queries without keys of their own see the same state all along. */
+        const float *state = w->states + (g->kind == GMAI_SEG_QUERIES ? 0 : (size_t)i * p->state_floats);
         const float *u = gmai_levels_join(c, &w->grad, i == chunks - 1);
         float *phi_k = w->phis + (size_t)i * (size_t)p->k4 * C;
         double dot_q[C] = {0};
