@@ -107,6 +107,21 @@ double *tst_add_up(tst_problem *p, int slot) {
     return p->up[slot].x;
 }
 
+void tst_set(tst_problem *p, int slot, const double *values, int64_t n) {
+    if (!p->in[slot].x)
+        tst_add(p, slot);
+    if (p->in[slot].n != n)
+        tst_fail("%s has %lld values, not %lld", gma_slot_name(slot), (long long)p->in[slot].n, (long long)n);
+    memcpy(p->in[slot].x, values, (size_t)n * sizeof *values);
+}
+
+void tst_set_up(tst_problem *p, int slot, double value) {
+    double *x = tst_add_up(p, slot);
+    for (int64_t i = 0; i < p->up[slot].n; i++)
+        x[i] = value;
+    p->backward = 1;
+}
+
 static double as_f32(double x) { return (double)(float)x; }
 
 static double draw(int slot, tst_rng *rng) {
@@ -119,7 +134,7 @@ static double draw(int slot, tst_rng *rng) {
     case GMA_STATE_Z:
         return 0.1 + 2 * tst_uniform(rng);
     case GMA_LOG_DECAY:
-        return -0.3 * fabs(tst_normal(rng));
+        return -0.05 - 0.3 * fabs(tst_normal(rng));
     case GMA_LOGIT_SCALE:
         return 0.3 + 0.9 * tst_uniform(rng);
     case GMA_KEY_MASK:

@@ -38,10 +38,9 @@ typedef struct tst_engine {
     gma_dtype io; /* q k v o and their gradients: F64 (naive only), F32, BF16 */
 } tst_engine;
 
-/* Where tensors lie; bits to combine. 0: dense, on the heap. */
+/* Where tensors lie; bits to combine. 0: dense, each right before a guard page of its own. */
 enum {
-    TST_GUARD_END = 1, /* each against its own guard page, behind it */
-    TST_GUARD_START = 2, /* ... before it */
+    TST_GUARD_START = 1, /* right behind a guard page instead */
     TST_SWAP_HEADS = 4, /* (B,H,N,W) stored as (B,N,H,W) */
     TST_PAD_ROWS = 8, /* 3 elements of NaN between rows, and 5 before the first */
     TST_INNER2 = 16, /* every other element, in tensors without a width (parameters, states, log_decay, mask) */
@@ -75,6 +74,12 @@ tst_problem tst_problem_plain(const gma_mixer_desc *desc, const int64_t *cu);
 /* Add a tensor (zeros) and return its values. */
 double *tst_add(tst_problem *p, int slot);
 double *tst_add_up(tst_problem *p, int slot);
+/* Set every value of a present tensor (adding it if absent): TST_SET(&p, GMA_V, 1, 2, 3). */
+void tst_set(tst_problem *p, int slot, const double *values, int64_t n);
+#define TST_SET(p, slot, ...)                                                                                          \
+    tst_set(p, slot, (const double[]){__VA_ARGS__}, (int64_t)(sizeof(double[]){__VA_ARGS__} / sizeof(double)))
+void tst_set_up(tst_problem *p, int slot, double value); /* upstream gradient, everywhere the same; backward is on */
+
 tst_problem tst_problem_copy(const tst_problem *p);
 void tst_problem_free(tst_problem *p);
 
