@@ -1,0 +1,363 @@
+/* The backward of the network and of every layer in double against central differences of its forward. */
+#include "support/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "layers/layers.h"
+#include "layers/rng.h"
+#include "lm/net_cases.h"
+#include "models/net.h"
+
+enum { B = 2, T = 9, ROWS = B * T };
+
+static double noise(uint64_t key, int64_t i) { return 2 * gmal_uniform(key, (uint64_t)i) - 1; }
+
+static double *random_array(int64_t n, uint64_t key) {
+    double *p = malloc((size_t)(n + 1) * sizeof *p);
+    for (int64_t i = 0; i < n; i++) p[i] = noise(key, i);
+    return p;
+}
+
+/* ---- The whole network ---------------------------------------------------------------------------------------- */
+
+typedef struct model {
+    gmal_layout *layout;
+    gmal_net_f64 *net;
+    double *params, *grads, *junk;
+    int32_t tokens[ROWS], targets[ROWS];
+    uint64_t key;
+} model;
+
+static double loss_at(model *m) {
+    double sum;
+    TST_OK(gmal_net_backward_f64(m->net, m->params, m->junk, m->tokens, m->targets, 0.25, m->key, &sum));
+    return 0.25 * sum;
+}
+
+static void setup(model *m, const net_case *nc) {
+    gma_lm_config c = net_config(nc);
+    TST_OK(gma_lm_config_resolve(&c));
+    TST_OK(gmal_layout_create(&c, &m->layout));
+    TST_OK(gmal_net_create_f64(m->layout, B, T, 1, 1, &m->net));
+    const size_t n = (size_t)m->layout->total;
+    float *values = malloc(n * sizeof *values);
+    gmal_layout_init(m->layout, 7, values);
+    m->params = malloc(n * sizeof(double));
+    m->grads = calloc(n, sizeof(double));
+    m->junk = calloc(n, sizeof(double));
+    /* Off the initial values, where many derivatives vanish. */
+    for (size_t i = 0; i < n; i++) m->params[i] = (double)values[i] + 0.3 * noise(99, (int64_t)i);
+    free(values);
+    for (int i = 0; i < ROWS; i++) {
+        m->tokens[i] = (int32_t)(gmal_random(5, (uint64_t)i) % (uint64_t)c.vocab);
+        m->targets[i] = i % 7 == 3 ? -1 : (int32_t)(gmal_random(6, (uint64_t)i) % (uint64_t)c.vocab);
+    }
+    m->key = nc->dropout > 0 ? 1234 : 0;
+}
+
+static void teardown(model *m) {
+    gmal_net_destroy_f64(m->net);
+    gmal_layout_destroy(m->layout);
+    free(m->params);
+    free(m->grads);
+    free(m->junk);
+}
+
+static double difference(model *m, double *x) {
+    const double h = 1e-5, keep = *x;
+    *x = keep + h;
+    const double up = loss_at(m);
+    *x = keep - h;
+    const double down = loss_at(m);
+    *x = keep;
+    return (up - down) / (2 * h);
+}
+
+static void check_model(const net_case *nc) {
+    model m;
+    double sum;
+    setup(&m, nc);
+    TST_OK(gmal_net_backward_f64(m.net, m.params, m.grads, m.tokens, m.targets, 0.25, m.key, &sum));
+    if (m.key == 0) {
+        double plain;
+        TST_OK(gmal_net_loss_f64(m.net, m.params, m.tokens, m.targets, &plain));
+        TST_CLOSE(plain, sum, 0);
+    }
+    int moved = 0;
+    for (int j = 0; j < m.layout->param_count; j++) {
+        const gmal_param *p = &m.layout->params[j];
+        double largest = 0;
+        for (int64_t i = 0; i < p->count; i++) largest = fmax(largest, fabs(m.grads[p->offset + i]));
+        const int64_t probes = p->count < 6 ? p->count : 6;
+        for (int64_t k = 0; k < probes; k++) {
+            const int64_t i = p->count <= 6 ? k : (int64_t)(gmal_random((uint64_t)j, (uint64_t)k) % (uint64_t)p->count);
+            const double want = difference(&m, &m.params[p->offset + i]), got = m.grads[p->offset + i];
+            if (!(fabs(got - want) <= 2e-8 + 2e-6 * largest))
+                tst_fail("%s: %s[%lld]: backward %.12g, difference %.12g", nc->name, p->name, (long long)i, got, want);
+        }
+        moved += largest > 1e-6;
+    }
+    /* Every tensor takes part; with learned positions and all tokens in use no gradient may be zero. */
+    assert_int_equal(moved, m.layout->param_count);
+    teardown(&m);
+}
+
+static void test_network(void **state) {
+    (void)state;
+    for (int i = 0; i < NET_CASES; i++) check_model(&net_cases[i]);
+}
+
+/* The float network is the same function: loss and every gradient against the double one. */
+static void test_float_against_double(void **state) {
+    (void)state;
+    for (int k = 0; k < NET_CASES; k++) {
+        model m;
+        double sum, sum_f;
+        gmal_net_f32 *net;
+        setup(&m, &net_cases[k]);
+        const size_t n = (size_t)m.layout->total;
+        float *params = malloc(n * sizeof *params), *grads = calloc(n, sizeof *grads);
+        for (size_t i = 0; i < n; i++) params[i] = (float)m.params[i];
+        for (size_t i = 0; i < n; i++) m.params[i] = (double)params[i];
+        TST_OK(gmal_net_create_f32(m.layout, B, T, 1, 2, &net));
+        TST_OK(gmal_net_backward_f64(m.net, m.params, m.grads, m.tokens, m.targets, 0.25, m.key, &sum));
+        TST_OK(gmal_net_backward_f32(net, params, grads, m.tokens, m.targets, 0.25, m.key, &sum_f));
+        TST_CLOSE(sum_f, sum, 2e-5 * sum);
+        for (int j = 0; j < m.layout->param_count; j++) {
+            const gmal_param *p = &m.layout->params[j];
+            double largest = 0, worst = 0;
+            for (int64_t i = p->offset; i < p->offset + p->count; i++) {
+                largest = fmax(largest, fabs(m.grads[i]));
+                const double e = fabs((double)grads[i] - m.grads[i]);
+                worst = e > worst || isnan(e) ? e : worst;
+            }
+            if (!(worst <= 3e-4 * largest))
+                tst_fail("%s: grad of %s is off by %g of %g", net_cases[k].name, p->name, worst, largest);
+        }
+        gmal_net_destroy_f32(net);
+        free(params);
+        free(grads);
+        teardown(&m);
+    }
+}
+
+/* ---- Each layer alone ----------------------------------------------------------------------------------------- */
+
+/* A layer as a function of up to four arrays; its backward gives the gradients of <out, up>. */
+typedef struct probe {
+    double *x[4], *g[4]; /* inputs and what the backward said */
+    int64_t n[4];
+    double *out, *up;
+    int64_t out_n;
+    void (*forward)(struct probe *p);
+    int kind, sign;
+} probe;
+
+static double value(probe *p) {
+    double s = 0;
+    p->forward(p);
+    for (int64_t i = 0; i < p->out_n; i++) s += p->out[i] * p->up[i];
+    return s;
+}
+
+static void check_probe(probe *p, const char *name) {
+    for (int a = 0; a < 4; a++)
+        for (int64_t i = 0; p->x[a] && i < p->n[a]; i++) {
+            const double h = 1e-5, keep = p->x[a][i];
+            p->x[a][i] = keep + h;
+            const double plus = value(p);
+            p->x[a][i] = keep - h;
+            const double minus = value(p);
+            p->x[a][i] = keep;
+            const double want = (plus - minus) / (2 * h);
+            if (!(fabs(p->g[a][i] - want) <= 1e-8 + 1e-7 * fabs(want)))
+                tst_fail("%s: input %d[%lld]: backward %.12g, difference %.12g", name, a, (long long)i, p->g[a][i],
+                         want);
+        }
+    for (int a = 0; a < 4; a++) {
+        free(p->x[a]);
+        free(p->g[a]);
+    }
+    free(p->out);
+    free(p->up);
+}
+
+static probe new_probe(void (*forward)(probe *), int64_t out_n, int64_t n0, int64_t n1, int64_t n2) {
+    probe p;
+    memset(&p, 0, sizeof p);
+    const int64_t n[3] = {n0, n1, n2};
+    for (int a = 0; a < 3; a++) {
+        p.n[a] = n[a];
+        if (n[a]) p.x[a] = random_array(n[a], 11 + (uint64_t)a);
+        if (n[a]) p.g[a] = calloc((size_t)n[a], sizeof(double));
+    }
+    p.forward = forward;
+    p.out_n = out_n;
+    p.out = calloc((size_t)out_n, sizeof(double));
+    p.up = random_array(out_n, 77);
+    return p;
+}
+
+enum { R = 5, N = 19, HEADS = 3 };
+
+static void norm_out(probe *p) {
+    double mean[R], rstd[R];
+    gmal_norm_forward_f64(p->kind, p->x[0], p->x[1], p->x[2], p->out, mean, rstd, R, N, 1e-5, 1);
+}
+
+static void test_norms(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        double mean[R], rstd[R], *partial = calloc(GMAL_GROUPS * 2 * N, sizeof(double));
+        probe p = new_probe(norm_out, R * N, R * N, N, kind == GMAL_NORM_LAYER ? N : 0);
+        p.kind = kind;
+        gmal_norm_forward_f64(kind, p.x[0], p.x[1], p.x[2], p.out, mean, rstd, R, N, 1e-5, 1);
+        gmal_norm_backward_f64(kind, p.up, p.x[0], p.x[1], mean, rstd, p.g[0], p.g[1], p.g[2], partial, R, N, 2);
+        check_probe(&p, kind == GMAL_NORM_RMS ? "rms norm" : "layer norm");
+        free(partial);
+    }
+}
+
+static void mlp_out(probe *p) { gmal_mlp_forward_f64(p->kind, p->x[0], p->out, R, N, 1); }
+
+static void test_mlp(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 2; kind++) {
+        probe p = new_probe(mlp_out, R * N, R * N * (kind == GMAL_MLP_SWIGLU ? 2 : 1), 0, 0);
+        p.kind = kind;
+        gmal_mlp_backward_f64(kind, p.x[0], p.up, p.g[0], R, N, 2);
+        check_probe(&p, kind == GMAL_MLP_GELU ? "gelu" : "swiglu");
+    }
+}
+
+static void gate_out(probe *p) { gmal_gate_forward_f64(p->x[0], p->x[1], N, p->out, R, N, 1); }
+
+static void test_gate(void **state) {
+    (void)state;
+    probe p = new_probe(gate_out, R * N, R * N, R * N, 0);
+    gmal_gate_backward_f64(p.x[0], p.x[1], N, p.up, p.g[0], p.g[1], N, R, N, 2);
+    check_probe(&p, "gate");
+}
+
+static void conv_out(probe *p) { gmal_conv_forward_f64(p->x[0], N, p->x[1], p->out, N, 2, R, N, p->kind, 1); }
+
+static void test_convolution(void **state) {
+    (void)state;
+    for (int taps = 1; taps <= R + 2; taps += 3) { /* 7 taps reach further back than the sequence is long */
+        probe p = new_probe(conv_out, 2 * R * N, 2 * R * N, taps * N, 0);
+        p.kind = taps;
+        gmal_conv_backward_f64(p.up, N, p.x[0], N, p.x[1], p.g[0], N, p.g[1], 2, R, N, taps, 2);
+        check_probe(&p, "convolution");
+    }
+    /* By hand: w = (2, 3), x = 1, 10, 100 -> 2, 23, 230, in each of two sequences. */
+    double x[6] = {1, 10, 100, 5, 0, 1}, w[2] = {2, 3}, y[6];
+    gmal_conv_forward_f64(x, 1, w, y, 1, 2, 3, 1, 2, 1);
+    const double want[6] = {2, 23, 230, 10, 15, 2};
+    for (int i = 0; i < 6; i++) TST_CLOSE(y[i], want[i], 0);
+}
+
+static void rotary_out(probe *p) {
+    double cs[R * 4];
+    gmal_rotary_table_f64(cs, 3, R, 4, 10000);
+    memcpy(p->out, p->x[0], (size_t)p->out_n * sizeof(double));
+    gmal_rotary_f64(p->out, 3 * 4, cs, 2, R, 3, 4, 1, 1);
+}
+
+static void test_rotary(void **state) {
+    (void)state;
+    double cs[R * 4];
+    probe p = new_probe(rotary_out, 2 * R * 12, 2 * R * 12, 0, 0);
+    gmal_rotary_table_f64(cs, 3, R, 4, 10000);
+    memcpy(p.g[0], p.up, (size_t)p.out_n * sizeof(double));
+    gmal_rotary_f64(p.g[0], 12, cs, 2, R, 3, 4, -1, 2);
+    check_probe(&p, "rotary");
+    /* A quarter turn takes (1, 0) to (0, 1). */
+    double quarter[2] = {0, 1}, v[2] = {1, 0};
+    gmal_rotary_f64(v, 2, quarter, 1, 1, 1, 2, 1, 1);
+    TST_CLOSE(v[0], 0, 1e-15);
+    TST_CLOSE(v[1], 1, 1e-15);
+}
+
+static void forget_out(probe *p) { gmal_forget_forward_f64(p->x[0], HEADS, p->x[1], p->out, 2, R, HEADS, 1); }
+
+static void test_forget_gate(void **state) {
+    (void)state;
+    probe p = new_probe(forget_out, 2 * R * HEADS, 2 * R * HEADS, HEADS, 0);
+    forget_out(&p);
+    gmal_forget_backward_f64(p.up, p.out, p.g[0], HEADS, p.g[1], 2, R, HEADS, 2);
+    check_probe(&p, "forget gate");
+    /* Far out it neither overflows nor loses itself: log sigmoid(-800) = -800, log sigmoid(40) = -e^-40. */
+    double z[2] = {-800, 40}, b[1] = {0}, ld[2];
+    gmal_forget_forward_f64(z, 1, b, ld, 1, 2, 1, 1);
+    TST_CLOSE(ld[0], -800, 0);
+    TST_CLOSE(ld[1], -exp(-40.0), 1e-30);
+}
+
+static void test_embedding(void **state) {
+    (void)state;
+    const int32_t tokens[4] = {2, 0, 2, 1};
+    double dx[8] = {1, 2, 3, 4, 5, 6, 7, 8}, dtable[8] = {0}, dpos[4] = {0};
+    gmal_embed_backward_f64(tokens, dx, dtable, dpos, 2, 2, 2, 2);
+    const double want[8] = {3, 4, 7, 8, 6, 8, 0, 0}, want_pos[4] = {6, 8, 10, 12};
+    for (int i = 0; i < 8; i++) TST_CLOSE(dtable[i], want[i], 0);
+    for (int i = 0; i < 4; i++) TST_CLOSE(dpos[i], want_pos[i], 0);
+}
+
+static const int32_t ce_targets[R] = {3, -1, 0, 18, 7};
+
+static void ce_out(probe *p) {
+    double *copy = malloc(R * N * sizeof *copy);
+    memcpy(copy, p->x[0], R * N * sizeof *copy);
+    p->out[0] = gmal_cross_entropy_f64(copy, ce_targets, R, N, 0, 1);
+    free(copy);
+}
+
+static void test_cross_entropy(void **state) {
+    (void)state;
+    probe p = new_probe(ce_out, 1, R * N, 0, 0);
+    memcpy(p.g[0], p.x[0], R * N * sizeof(double));
+    gmal_cross_entropy_f64(p.g[0], ce_targets, R, N, p.up[0], 2);
+    check_probe(&p, "cross-entropy");
+    /* Equal logits cost log n; a huge offset changes nothing. */
+    double flat[4] = {1e6, 1e6, 1e6, 1e6};
+    const int32_t t[1] = {2};
+    TST_CLOSE(gmal_cross_entropy_f64(flat, t, 1, 4, 0, 1), log(4.0), 1e-9);
+}
+
+static void test_dropout(void **state) {
+    (void)state;
+    enum { COUNT = 40000 };
+    const gmal_dropout d = {0.25, 42};
+    double *x = malloc(COUNT * sizeof *x), *y = malloc(COUNT * sizeof *y), *z = malloc(COUNT * sizeof *z);
+    for (int i = 0; i < COUNT; i++) x[i] = 1;
+    gmal_dropout_apply_f64(x, y, COUNT, d, 2);
+    int zero = 0;
+    for (int i = 0; i < COUNT; i++) {
+        if (y[i] == 0)
+            zero++;
+        else
+            TST_CLOSE(y[i], 1 / 0.75, 1e-15);
+    }
+    TST_CLOSE((double)zero / COUNT, 0.25, 0.02);
+    /* The residual form drops the same elements: that makes dropout_apply its gradient. */
+    gmal_residual_f64(x, x, z, COUNT, d, 3);
+    for (int i = 0; i < COUNT; i++) TST_CLOSE(z[i], 1 + y[i], 1e-15);
+    free(x);
+    free(y);
+    free(z);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_norms),         cmocka_unit_test(test_mlp),
+        cmocka_unit_test(test_gate),          cmocka_unit_test(test_convolution),
+        cmocka_unit_test(test_rotary),        cmocka_unit_test(test_forget_gate),
+        cmocka_unit_test(test_embedding),     cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_dropout),       cmocka_unit_test(test_network),
+        cmocka_unit_test(test_float_against_double),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
