@@ -1,5 +1,6 @@
 /* gma op - one mixer on the tensors of a file. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/op_file.h"
 #include "cli/options.h"
@@ -76,13 +77,29 @@ static gma_status run_fast(op_file *f, const gma_mixer *mixer, int backward, int
     return status;
 }
 
+/* A masked key writes nothing: its row is 0. x (B,H,Nk,K), mask (B,Nk). */
+static void mask_rows(const gma_tensor *x, const gma_tensor *mask) {
+    const size_t row = (size_t)x->shape[3] * gma_dtype_size((gma_dtype)x->dtype);
+    const unsigned char *visible = mask->data;
+    char *at = x->data;
+    for (int64_t b = 0; b < x->shape[0]; b++) {
+        for (int64_t h = 0; h < x->shape[1]; h++) {
+            for (int64_t j = 0; j < x->shape[2]; j++, at += row) {
+                if (!visible[b * x->shape[2] + j]) {
+                    memset(at, 0, row);
+                }
+            }
+        }
+    }
+}
+
 static gma_status responsibilities(op_file *f, const op_options *o, gma_isa isa) {
     static const struct {
         int32_t slot;
         const char *name, *dims;
     } of[] = {{GMA_Q, "gamma_q", "BhqK"}, {GMA_K, "gamma_k", "BHkK"}};
     const op_tensor *mu = op_find(f, GMA_MU), *omega = op_find(f, GMA_OMEGA), *alpha = op_find(f, GMA_ALPHA);
-    const op_tensor *scale = op_find(f, GMA_LOGIT_SCALE);
+    const op_tensor *scale = op_find(f, GMA_LOGIT_SCALE), *mask = op_find(f, GMA_KEY_MASK);
     if (mu == NULL || omega == NULL || alpha == NULL) {
         return gma_fail(GMA_ERR_UNSUPPORTED, "--responsibilities: the mixer \"%s\" has no mixture", o->mixer);
     }
@@ -94,6 +111,9 @@ static gma_status responsibilities(op_file *f, const op_options *o, gma_isa isa)
             status = gma_responsibilities(&x->tensor, &mu->tensor, &omega->tensor, &alpha->tensor,
                                           scale != NULL ? &scale->tensor : NULL, &f->tensor[f->count - 1].tensor,
                                           f->desc.eps_sigma, isa, o->naive, (int)o->threads);
+        }
+        if (status == GMA_OK && of[i].slot == GMA_K && mask != NULL) {
+            mask_rows(&f->tensor[f->count - 1].tensor, &mask->tensor);
         }
     }
     return status;
@@ -155,7 +175,7 @@ int gma_cmd_op(int argc, char **argv) {
         {.name = "backward", .type = GMA_CLI_FLAG, .value = &o.backward,
          .help = "also write grad_* of every input that has a gradient; needs grad_o"},
         {.name = "responsibilities", .type = GMA_CLI_FLAG, .value = &o.responsibilities,
-         .help = "also write gamma_q and gamma_k: which component each token goes through"},
+         .help = "also write gamma_q and gamma_k: which component each token goes through (0 for a masked key)"},
         {.name = "naive", .type = GMA_CLI_FLAG, .value = &o.naive,
          .help = "the definition in double instead of the kernels; writes F64"},
     };
