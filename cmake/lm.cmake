@@ -38,9 +38,6 @@ add_library(gma_lm_static STATIC $<TARGET_OBJECTS:gma_lm_objects> ${gma_lm_kerne
 
 # The program sees the public headers and its own folder only.
 file(GLOB cli_files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/cli/*.c)
-if(NOT cli_files)
-  set(cli_files ${PROJECT_BINARY_DIR}/empty_gma_lm_files.c)
-endif()
 add_executable(gma_cli ${cli_files})
 target_compile_options(gma_cli PRIVATE ${GMA_C_OPTIONS})
 target_include_directories(gma_cli PRIVATE ${PROJECT_SOURCE_DIR})
