@@ -41,6 +41,11 @@ static void ragged_lengths(void **state) {
 
 static void same_four_times(const gma_mixer_desc *d, unsigned extras, tst_rng *rng) {
     tst_problem p = tst_problem_random(d, NULL, extras | TST_BACKWARD, rng);
+    /* Inputs of half the usual size: with R = 96 the logits of unit inputs reach 100, whose rounding alone is 1e-5. */
+    for (int64_t i = 0; i < p.in[GMA_Q].n; i++)
+        p.in[GMA_Q].x[i] *= 0.5;
+    for (int64_t i = 0; i < p.in[GMA_K].n; i++)
+        p.in[GMA_K].x[i] *= 0.5;
     tst_result want = tst_must_run(&p, &TST_NAIVE, 0);
     tst_engine engines[32];
     const int one = 1, n = tst_engines(engines, 0, &one, 1);
@@ -49,7 +54,7 @@ static void same_four_times(const gma_mixer_desc *d, unsigned extras, tst_rng *r
         (void)snprintf(what, sizeof what, "%s N=%d,%d K=%d R=%d D=%d", tst_engine_name(&engines[e]), (int)d->q_len,
                        (int)d->k_len, (int)d->components, (int)d->routing_dim, (int)d->value_dim);
         tst_result first = tst_must_run(&p, &engines[e], 0);
-        assert_true(tst_compare(&first, &want, 1e-5, TOL_GRAD, what));
+        assert_true(tst_compare_to_naive(&p, &first, &want, 1e-5, TOL_GRAD, what));
         for (int repeat = 1; repeat < 4; repeat++) {
             tst_result again = tst_must_run(&p, &engines[e], repeat == 1 ? TST_GUARD_START : 0);
             if (!tst_same_bits(&first, &again))

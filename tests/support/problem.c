@@ -124,10 +124,11 @@ void tst_set_up(tst_problem *p, int slot, double value) {
 
 static double as_f32(double x) { return (double)(float)x; }
 
-static double draw(int slot, tst_rng *rng) {
+/* Means closer together the wider they are, so that responsibilities stay away from 0 and 1. */
+static double draw(int slot, double width, tst_rng *rng) {
     switch (slot) {
     case GMA_MU:
-        return 0.8 * tst_normal(rng);
+        return fmin(0.8, 1.5 / sqrt(width)) * tst_normal(rng);
     case GMA_OMEGA:
     case GMA_ALPHA:
         return 0.5 * tst_normal(rng);
@@ -144,9 +145,9 @@ static double draw(int slot, tst_rng *rng) {
     }
 }
 
-static void add_random(tst_array *a, int slot, tst_rng *rng) {
+static void add_random(tst_array *a, int slot, double width, tst_rng *rng) {
     for (int64_t i = 0; i < a->n; i++)
-        a->x[i] = as_f32(draw(slot, rng));
+        a->x[i] = as_f32(draw(slot, width, rng));
 }
 
 static void add_required(tst_problem *p, const int64_t *cu) {
@@ -178,18 +179,18 @@ tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, un
         tst_add(&p, GMA_LOGIT_SCALE);
     for (int slot = 0; slot < TST_SLOTS; slot++) {
         if (p.in[slot].x && slot != GMA_CU_SEQLENS)
-            add_random(&p.in[slot], slot, rng);
+            add_random(&p.in[slot], slot, (double)desc->routing_dim, rng);
     }
     p.backward = (extras & (TST_BACKWARD | TST_GRAD_STATE)) != 0;
     if (p.backward) {
         tst_add_up(&p, GMA_O);
-        add_random(&p.up[GMA_O], GMA_O, rng);
+        add_random(&p.up[GMA_O], GMA_O, 1, rng);
     }
     if (extras & TST_GRAD_STATE) {
         tst_add_up(&p, GMA_OUT_S);
         tst_add_up(&p, GMA_OUT_Z);
-        add_random(&p.up[GMA_OUT_S], GMA_OUT_S, rng);
-        add_random(&p.up[GMA_OUT_Z], GMA_OUT_S, rng);
+        add_random(&p.up[GMA_OUT_S], GMA_OUT_S, 1, rng);
+        add_random(&p.up[GMA_OUT_Z], GMA_OUT_S, 1, rng);
     }
     return p;
 }

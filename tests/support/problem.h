@@ -108,4 +108,13 @@ tst_array tst_gamma(const tst_problem *p, int slot, const tst_engine *e);
 /* The limits of tol.h: got against want, slot by slot; prints what is off. */
 int tst_compare(const tst_result *got, const tst_result *want, double tol_o, double tol_grad, const char *what);
 
+
+/* The same for a problem with data of any kind, want from the naive version. The gradient of logit_scale is one number, a
+ * sum of dlogit * log(pi N) that cancels: its floor is what is summed, R max |grad_alpha|, not what is left. */
+int tst_compare_to_naive(const tst_problem *p, const tst_result *got, const tst_result *want, double tol_o,
+                         double tol_grad, const char *what);
+
+/* The forward of a causal problem with Nq = Nk by single steps on a tier: o, out_S, out_Z. */
+tst_result tst_steps(const tst_problem *p, const tst_engine *e);
+
 #endif

@@ -321,14 +321,28 @@ static int within(const tst_array *got, const tst_array *want, double tol, doubl
     return 0;
 }
 
-int tst_compare(const tst_result *got, const tst_result *want, double tol_o, double tol_grad, const char *what) {
+static int compare(const tst_result *got, const tst_result *want, double tol_o, double tol_grad, double scale_floor,
+                   const char *what) {
     int ok = 1;
     for (int slot = 0; slot < TST_SLOTS; slot++) {
+        const double floor = slot == GMA_LOGIT_SCALE ? scale_floor : TOL_FLOOR_GRAD;
         ok &= within(&got->out[slot], &want->out[slot], tol_o, TOL_FLOOR_O, gma_slot_name(slot), what);
-        ok &= within(&got->grad[slot], &want->grad[slot], tol_grad, TOL_FLOOR_GRAD, gma_slot_name(GMA_GRAD(slot)),
-                     what);
+        ok &= within(&got->grad[slot], &want->grad[slot], tol_grad, floor, gma_slot_name(GMA_GRAD(slot)), what);
     }
     return ok;
+}
+
+int tst_compare(const tst_result *got, const tst_result *want, double tol_o, double tol_grad, const char *what) {
+    return compare(got, want, tol_o, tol_grad, TOL_FLOOR_GRAD, what);
+}
+
+int tst_compare_to_naive(const tst_problem *p, const tst_result *got, const tst_result *want, double tol_o,
+                         double tol_grad, const char *what) {
+    double summed = 0;
+    for (int64_t i = 0; i < want->grad[GMA_ALPHA].n; i++)
+        summed = fmax(summed, fabs(want->grad[GMA_ALPHA].x[i]));
+    summed *= (double)p->desc.routing_dim;
+    return compare(got, want, tol_o, tol_grad, fmax(TOL_FLOOR_GRAD, summed), what);
 }
 
 /* ---- responsibilities -------------------------------------------------------------------------------- */

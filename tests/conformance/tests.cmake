@@ -1,0 +1,1 @@
+set_tests_properties(conformance.drift PROPERTIES LABELS "conformance;long")
