@@ -46,7 +46,10 @@ enum {
     TST_INNER2 = 16, /* every other element, in tensors without a width (parameters, states, log_decay, mask) */
     TST_REVERSED = 32, /* first dimension stored backwards: a negative stride */
     TST_CU32 = 64, /* cu_seqlens as I32 */
-    TST_MASK_U8 = 128 /* mask as U8, 2 for true */
+    TST_MASK_U8 = 128, /* mask as U8, 2 for true */
+    TST_EXPAND_B = 256, /* q k v stored once for all of B (they must be equal): stride 0 */
+    TST_EXPAND_UP = 512, /* grad_o is one row for all of B, heads, N: strides 0 */
+    TST_WIDTH2 = 1024 /* every other element in the last dimension of q k v: must be refused */
 };
 
 /* ---- building ---------------------------------------------------------------------------------------- */
@@ -109,8 +112,9 @@ tst_array tst_gamma(const tst_problem *p, int slot, const tst_engine *e);
 int tst_compare(const tst_result *got, const tst_result *want, double tol_o, double tol_grad, const char *what);
 
 
-/* The same for a problem with data of any kind, want from the naive version. The gradient of logit_scale is one number, a
- * sum of dlogit * log(pi N) that cancels: its floor is what is summed, R max |grad_alpha|, not what is left. */
+/* The same for a problem with data of any kind, want from the naive version. The gradients of alpha and logit_scale have
+ * few entries, each a sum over all tokens that may cancel by chance: their floor is what is summed, not what is left.
+ * For alpha (sum of dl) that is max |grad_mu| (sums of dl (x - mu) / s), for logit_scale R times it. */
 int tst_compare_to_naive(const tst_problem *p, const tst_result *got, const tst_result *want, double tol_o,
                          double tol_grad, const char *what);
 

@@ -93,11 +93,19 @@ static placed place(int slot, const tst_array *a, const tst_engine *e, unsigned 
         order[2] = 1;
     }
     int64_t step = (layout & TST_INNER2) && !has_width(slot) && slot != GMA_CU_SEQLENS ? 2 : 1;
+    if ((layout & TST_WIDTH2) && has_width(slot) && !is_output)
+        step = 2;
     for (int i = last; i >= 0; i--) {
         p.t.stride[order[i]] = step;
         step *= a->shape[order[i]] > 0 ? a->shape[order[i]] : 1;
         if (i == last && last > 0 && (layout & TST_PAD_ROWS))
             step += 3;
+    }
+    if ((layout & TST_EXPAND_B) && has_width(slot) && slot != GMA_O && !is_output)
+        p.t.stride[0] = 0;
+    if ((layout & TST_EXPAND_UP) && slot == GMA_O && !is_output) {
+        for (int i = 0; i < (a->shape[last] == 1 ? 4 : 3); i++)
+            p.t.stride[i] = 0;
     }
     int64_t first = 0, span = a->n > 0 ? 1 : 0; /* elements from the lowest to the highest address of the view */
     for (int i = 0; a->n > 0 && i <= last; i++)
@@ -321,11 +329,11 @@ static int within(const tst_array *got, const tst_array *want, double tol, doubl
     return 0;
 }
 
-static int compare(const tst_result *got, const tst_result *want, double tol_o, double tol_grad, double scale_floor,
-                   const char *what) {
+static int compare(const tst_result *got, const tst_result *want, double tol_o, double tol_grad, double alpha_floor,
+                   double scale_floor, const char *what) {
     int ok = 1;
     for (int slot = 0; slot < TST_SLOTS; slot++) {
-        const double floor = slot == GMA_LOGIT_SCALE ? scale_floor : TOL_FLOOR_GRAD;
+        const double floor = slot == GMA_LOGIT_SCALE ? scale_floor : slot == GMA_ALPHA ? alpha_floor : TOL_FLOOR_GRAD;
         ok &= within(&got->out[slot], &want->out[slot], tol_o, TOL_FLOOR_O, gma_slot_name(slot), what);
         ok &= within(&got->grad[slot], &want->grad[slot], tol_grad, floor, gma_slot_name(GMA_GRAD(slot)), what);
     }
@@ -333,16 +341,15 @@ static int compare(const tst_result *got, const tst_result *want, double tol_o, 
 }
 
 int tst_compare(const tst_result *got, const tst_result *want, double tol_o, double tol_grad, const char *what) {
-    return compare(got, want, tol_o, tol_grad, TOL_FLOOR_GRAD, what);
+    return compare(got, want, tol_o, tol_grad, TOL_FLOOR_GRAD, TOL_FLOOR_GRAD, what);
 }
 
 int tst_compare_to_naive(const tst_problem *p, const tst_result *got, const tst_result *want, double tol_o,
                          double tol_grad, const char *what) {
-    double summed = 0;
-    for (int64_t i = 0; i < want->grad[GMA_ALPHA].n; i++)
-        summed = fmax(summed, fabs(want->grad[GMA_ALPHA].x[i]));
-    summed *= (double)p->desc.routing_dim;
-    return compare(got, want, tol_o, tol_grad, fmax(TOL_FLOOR_GRAD, summed), what);
+    double summed = TOL_FLOOR_GRAD;
+    for (int64_t i = 0; i < want->grad[GMA_MU].n; i++)
+        summed = fmax(summed, fabs(want->grad[GMA_MU].x[i]));
+    return compare(got, want, tol_o, tol_grad, summed, summed * (double)p->desc.routing_dim, what);
 }
 
 /* ---- responsibilities -------------------------------------------------------------------------------- */
