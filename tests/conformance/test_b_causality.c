@@ -39,13 +39,12 @@ static void equals_streaming(void **state) {
     tst_engine engines[32];
     const int n = tst_engines(engines, 1, one_two, 2);
     const gma_mixer_desc whole = tst_desc(1, 1, H, H, NQ, NK, 7, R, D);
-    const gma_mixer_desc first = tst_desc(1, 1, H, H, 0, NK - NQ, 7, R, D), rest = tst_desc(1, 1, H, H, NQ, NQ, 7, R, D);
+    const gma_mixer_desc first = tst_desc(1, 1, H, H, 0, NK - NQ, 7, R, D),
+                         rest = tst_desc(1, 1, H, H, NQ, NQ, 7, R, D);
     tst_problem p = tst_problem_random(&whole, NULL, TST_DECAY, &rng);
     tst_problem a = tst_problem_random(&first, NULL, TST_DECAY, &rng);
     tst_problem b = tst_problem_random(&rest, NULL, TST_DECAY | TST_STATE, &rng);
-    static const struct {
-        int slot, width;
-    } split[] = {{GMA_K, R}, {GMA_V, D}, {GMA_LOG_DECAY, 1}};
+    static const struct { int slot, width; } split[] = {{GMA_K, R}, {GMA_V, D}, {GMA_LOG_DECAY, 1}};
     for (int h = 0; h < H; h++) {
         for (int s = 0; s < 3; s++) {
             const int w = split[s].width;
@@ -107,10 +106,11 @@ static void nothing_is_ignored(void **state) {
     gma_mixer *m = NULL;
     TST_OK(gma_mixer_create(&d, &m));
     double q[3] = {0}, mu[2] = {0}, o[3], mask[9] = {0};
-    gma_arg args[8] = {{GMA_Q, gma_tensor_of(q, GMA_F64, 4, 1, 1, 3, 1)},   {GMA_K, gma_tensor_of(q, GMA_F64, 4, 1, 1, 3, 1)},
-                       {GMA_V, gma_tensor_of(q, GMA_F64, 4, 1, 1, 3, 1)},   {GMA_MU, gma_tensor_of(mu, GMA_F64, 3, 1, 2, 1, 0)},
-                       {GMA_OMEGA, gma_tensor_of(mu, GMA_F64, 3, 1, 2, 1, 0)}, {GMA_ALPHA, gma_tensor_of(mu, GMA_F64, 2, 1, 2, 0, 0)},
-                       {GMA_O, gma_tensor_of(o, GMA_F64, 4, 1, 1, 3, 1)},   {20, gma_tensor_of(mask, GMA_F64, 2, 3, 3, 0, 0)}};
+    gma_arg args[8] = {
+        {GMA_Q, gma_tensor_of(q, GMA_F64, 4, 1, 1, 3, 1)},      {GMA_K, gma_tensor_of(q, GMA_F64, 4, 1, 1, 3, 1)},
+        {GMA_V, gma_tensor_of(q, GMA_F64, 4, 1, 1, 3, 1)},      {GMA_MU, gma_tensor_of(mu, GMA_F64, 3, 1, 2, 1, 0)},
+        {GMA_OMEGA, gma_tensor_of(mu, GMA_F64, 3, 1, 2, 1, 0)}, {GMA_ALPHA, gma_tensor_of(mu, GMA_F64, 2, 1, 2, 0, 0)},
+        {GMA_O, gma_tensor_of(o, GMA_F64, 4, 1, 1, 3, 1)},      {20, gma_tensor_of(mask, GMA_F64, 2, 3, 3, 0, 0)}};
     TST_OK(gma_mixer_naive_forward(m, args, 7));
     TST_ERROR(gma_mixer_naive_forward(m, args, 8), GMA_ERR_INVALID_ARGUMENT, "20");
     args[7].slot = GMA_KEY_MASK; /* an N x N mask where a key mask belongs */

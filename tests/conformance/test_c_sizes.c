@@ -9,10 +9,11 @@
 
 static const int one_two[] = {1, 2};
 
-/* C1: lengths around every power of two a chunk or segment may have. K = 1: o_i = (i + 2) / 2, dv_j = sum_{i>=j} 1/(i+1). */
+/* C1: lengths around every power of two a chunk or segment may have. K = 1: o_i = (i + 2) / 2, dv_j = sum_{i>=j}
+ * 1/(i+1). */
 static void ragged_lengths(void **state) {
     (void)state;
-    static const int64_t lengths[] = {1,  2,  7,   8,   9,   15,  16,  17,  31,  32,  33, 47,
+    static const int64_t lengths[] = {1,  2,  7,  8,   9,   15,  16,  17,  31,  32,  33, 47,
                                       63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513};
     tst_engine engines[32];
     const int n = tst_engines(engines, 1, one_two, 2);
@@ -75,7 +76,8 @@ static void odd_widths(void **state) {
     for (int r = 0; r < 7; r++) {
         for (int c = 0; c < 5; c++) {
             const int64_t R = widths[r], D = widths[(r + c) % 7], K = components[c];
-            const gma_mixer_desc causal = tst_desc(1, 1, 1, 1, 19, 19, K, R, D), cross = tst_desc(0, 1, 1, 1, 9, 18, K, D, R);
+            const gma_mixer_desc causal = tst_desc(1, 1, 1, 1, 19, 19, K, R, D),
+                                 cross = tst_desc(0, 1, 1, 1, 9, 18, K, D, R);
             same_four_times(&causal, c % 2 ? TST_DECAY | TST_SCALE : 0, &rng);
             same_four_times(&cross, c % 2 ? TST_STATE : TST_MASK, &rng);
         }
@@ -112,7 +114,8 @@ static void zero_sizes(void **state) {
                 break;
             }
             for (int with_state = 0; with_state < 2; with_state++) {
-                tst_problem p = tst_problem_random(&d, NULL, with_state ? TST_STATE | TST_GRAD_STATE : TST_BACKWARD, &rng);
+                tst_problem p =
+                    tst_problem_random(&d, NULL, with_state ? TST_STATE | TST_GRAD_STATE : TST_BACKWARD, &rng);
                 tst_result want = tst_must_run(&p, &TST_NAIVE, 0);
                 for (int64_t i = 0; i < want.out[GMA_O].n && which == 3 && !with_state; i++)
                     assert_true(want.out[GMA_O].x[i] == 0);

@@ -1,5 +1,5 @@
-/* A long stream: zeros of v, then ones; with K = R = D = 1 the output is the running mean, and plain f32 sums would have
- * stopped growing at 2^24. By default the stream starts from a saved state shortly before that point; with
+/* A long stream: zeros of v, then ones; with K = R = D = 1 the output is the running mean, and plain f32 sums would
+ * have stopped growing at 2^24. By default the stream starts from a saved state shortly before that point; with
  * GMA_TEST_LONG=1 it is the whole of it, 10^8 steps of each (some minutes). */
 #include <stdlib.h>
 #include <string.h>

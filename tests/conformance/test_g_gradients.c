@@ -65,7 +65,8 @@ static void expanded_equals_dense(void **state) {
         for (int64_t i = 0; i < p.up[GMA_O].n; i++)
             p.up[GMA_O].x[i] = p.up[GMA_O].x[i % 6];
         for (int e = 0; e < n; e++) {
-            tst_result dense = tst_must_run(&p, &engines[e], 0), expanded = tst_must_run(&p, &engines[e], TST_EXPAND_UP);
+            tst_result dense = tst_must_run(&p, &engines[e], 0),
+                       expanded = tst_must_run(&p, &engines[e], TST_EXPAND_UP);
             assert_true(tst_same_bits(&dense, &expanded));
             tst_result_free(&dense);
             tst_result_free(&expanded);

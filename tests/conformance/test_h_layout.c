@@ -14,8 +14,12 @@ static const int one_two[] = {1, 2};
 /* H1: every layout gives the bits of the dense call, forward and backward, and writes nothing between its elements. */
 static void layouts_give_the_same_bits(void **state) {
     (void)state;
-    static const unsigned layouts[] = {TST_GUARD_START, TST_SWAP_HEADS, TST_PAD_ROWS,
-                                       TST_INNER2,      TST_REVERSED,   TST_CU32 | TST_MASK_U8,
+    static const unsigned layouts[] = {TST_GUARD_START,
+                                       TST_SWAP_HEADS,
+                                       TST_PAD_ROWS,
+                                       TST_INNER2,
+                                       TST_REVERSED,
+                                       TST_CU32 | TST_MASK_U8,
                                        TST_SWAP_HEADS | TST_PAD_ROWS | TST_INNER2 | TST_REVERSED | TST_GUARD_START};
     static const int64_t cu[] = {0, 33, 33, 34, 70};
     tst_rng rng = tst_rng_start("test_conformance_h_layout");
@@ -140,7 +144,8 @@ static void offsets_beyond_31_bits(void **state) {
         gma_mixer_size size = {.struct_size = sizeof size};
         TST_OK(gma_mixer_sizes(m, 1, &size));
         gma_exec exec = {.struct_size = sizeof exec, .threads = 1, .saved_bytes = (size.saved + 63) / 64 * 64};
-        exec.scratch_bytes = (size.forward_scratch > size.backward_scratch ? size.forward_scratch : size.backward_scratch);
+        exec.scratch_bytes =
+            (size.forward_scratch > size.backward_scratch ? size.forward_scratch : size.backward_scratch);
         exec.scratch_bytes = (exec.scratch_bytes + 63) / 64 * 64;
         exec.scratch = aligned_alloc(64, exec.scratch_bytes);
         exec.saved = aligned_alloc(64, exec.saved_bytes);
@@ -186,8 +191,10 @@ static void many_heads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(layouts_give_the_same_bits), cmocka_unit_test(expanded_and_refused),
-        cmocka_unit_test(grouped_heads_repeat),       cmocka_unit_test(offsets_beyond_31_bits),
+        cmocka_unit_test(layouts_give_the_same_bits),
+        cmocka_unit_test(expanded_and_refused),
+        cmocka_unit_test(grouped_heads_repeat),
+        cmocka_unit_test(offsets_beyond_31_bits),
         cmocka_unit_test(many_heads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

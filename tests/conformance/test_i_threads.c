@@ -1,4 +1,5 @@
-/* Case I1: the same bits from run to run and for every number of threads. N = 1000, H = 3, K = 128, forward and backward. */
+/* Case I1: the same bits from run to run and for every number of threads. N = 1000, H = 3, K = 128, forward and
+ * backward. */
 #include "support/check.h"
 #include "support/problem.h"
 #include "support/tol.h"
@@ -53,8 +54,8 @@ static void same_bits_other_shapes(void **state) {
     };
     tst_rng rng = tst_rng_start("test_conformance_i_threads");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        gma_mixer_desc d = tst_desc(rows[i].causal, rows[i].B, rows[i].Hq, rows[i].H, rows[i].Nq, rows[i].Nk, rows[i].K, 5,
-                                    7);
+        gma_mixer_desc d =
+            tst_desc(rows[i].causal, rows[i].B, rows[i].Hq, rows[i].H, rows[i].Nq, rows[i].Nk, rows[i].K, 5, 7);
         d.segments = rows[i].segments;
         tst_problem p = tst_problem_random(&d, d.segments >= 0 ? cu : NULL, rows[i].extras, &rng);
         check(&p, 3);

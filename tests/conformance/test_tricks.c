@@ -1,4 +1,5 @@
-/* Section 0 of the cases: values worked out by hand from the definition, for H = R = D = 1, mu = (-1, 1), sigma2 = 1. */
+/* Section 0 of the cases: values worked out by hand from the definition, for H = R = D = 1, mu = (-1, 1), sigma2 = 1.
+ */
 #include <math.h>
 
 #include "support/check.h"

@@ -10,9 +10,9 @@
 static const int threads[] = {1, 3};
 
 static void row_name(char *what, size_t size, const tst_engine *e, const gma_mixer_desc *d, unsigned extras) {
-    (void)snprintf(what, size, "%s causal=%d B=%d Hq=%d H=%d Nq=%d Nk=%d K=%d R=%d D=%d G=%d extras=%u", tst_engine_name(e),
-                   d->causal, (int)d->batch, (int)d->heads, (int)d->kv_heads, (int)d->q_len, (int)d->k_len,
-                   (int)d->components, (int)d->routing_dim, (int)d->value_dim, (int)d->segments, extras);
+    (void)snprintf(what, size, "%s causal=%d B=%d Hq=%d H=%d Nq=%d Nk=%d K=%d R=%d D=%d G=%d extras=%u",
+                   tst_engine_name(e), d->causal, (int)d->batch, (int)d->heads, (int)d->kv_heads, (int)d->q_len,
+                   (int)d->k_len, (int)d->components, (int)d->routing_dim, (int)d->value_dim, (int)d->segments, extras);
 }
 
 static int agrees(const tst_problem *p, unsigned extras) {
@@ -124,8 +124,8 @@ static void random_shapes(void **state) {
         const int causal = (int)tst_below(&rng, 2), packed = tst_below(&rng, 4) == 0;
         const int64_t H = 1 + tst_below(&rng, 2), group = 1 + tst_below(&rng, 3), Nk = pick(&rng, lengths, 13);
         const int64_t Nq = packed || tst_below(&rng, 2) ? Nk : pick(&rng, lengths, 13);
-        gma_mixer_desc d = tst_desc(causal, packed ? 1 : 1 + tst_below(&rng, 2), H * group, H, Nq, Nk, pick(&rng, comps, 9),
-                                    pick(&rng, widths, 10), pick(&rng, widths, 10));
+        gma_mixer_desc d = tst_desc(causal, packed ? 1 : 1 + tst_below(&rng, 2), H * group, H, Nq, Nk,
+                                    pick(&rng, comps, 9), pick(&rng, widths, 10), pick(&rng, widths, 10));
         int64_t cu[5] = {0};
         if (packed) {
             d.segments = 4;
@@ -153,7 +153,8 @@ static void bf16(void **state) {
     int ok = 1;
     for (int causal = 0; causal < 2; causal++) {
         const gma_mixer_desc d = tst_desc(causal, 2, 4, 2, 150, 150, 33, 17, 19);
-        tst_problem p = tst_problem_random(&d, NULL, TST_MASK | TST_SCALE | (causal ? TST_DECAY : 0) | TST_GRAD_STATE, &rng);
+        tst_problem p =
+            tst_problem_random(&d, NULL, TST_MASK | TST_SCALE | (causal ? TST_DECAY : 0) | TST_GRAD_STATE, &rng);
         tst_array *rounded[] = {&p.in[GMA_Q], &p.in[GMA_K], &p.in[GMA_V], &p.up[GMA_O]};
         for (int i = 0; i < 4; i++) {
             for (int64_t j = 0; j < rounded[i]->n; j++)

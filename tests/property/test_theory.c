@@ -6,7 +6,8 @@
  *   3. each output is a convex mean of the values it sees, shrunk by z / (z + eps)
  *   4. |dL/dlogit_k| <= gamma_k (max g - min g), g = dL/dgamma
  *
- * Each check is a function of plain numbers, and is itself tested: with a broken normaliser or gradient it must refuse. */
+ * Each check is a function of plain numbers, and is itself tested: with a broken normaliser or gradient it must refuse.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,8 +163,9 @@ static void outputs_are_convex_means(void **state) {
         int causal;
         int64_t B, Hq, H, Nq, Nk, segments;
         unsigned extras;
-    } rows[] = {{0, 2, 2, 2, 33, 33, -1, 0}, {1, 2, 2, 2, 70, 70, -1, TST_MASK}, {1, 1, 4, 2, 20, 90, -1, TST_SCALE},
-                {1, 1, 2, 2, 90, 20, -1, 0}, {0, 2, 2, 1, 17, 50, -1, TST_MASK}, {1, 1, 2, 2, 70, 70, 4, 0},
+    } rows[] = {{0, 2, 2, 2, 33, 33, -1, 0},         {1, 2, 2, 2, 70, 70, -1, TST_MASK},
+                {1, 1, 4, 2, 20, 90, -1, TST_SCALE}, {1, 1, 2, 2, 90, 20, -1, 0},
+                {0, 2, 2, 1, 17, 50, -1, TST_MASK},  {1, 1, 2, 2, 70, 70, 4, 0},
                 {0, 1, 2, 2, 70, 70, 4, TST_MASK}};
     static const int64_t cu[] = {0, 30, 30, 31, 70};
     tst_rng rng = tst_rng_start("test_property_theory");
@@ -281,8 +283,10 @@ static void checks_refuse(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(responsibilities_and_affinity), cmocka_unit_test(outputs_are_convex_means),
-        cmocka_unit_test(logit_gradient_is_bounded),     cmocka_unit_test(checks_refuse),
+        cmocka_unit_test(responsibilities_and_affinity),
+        cmocka_unit_test(outputs_are_convex_means),
+        cmocka_unit_test(logit_gradient_is_bounded),
+        cmocka_unit_test(checks_refuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

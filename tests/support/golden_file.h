@@ -6,7 +6,7 @@
 
 typedef struct tst_golden {
     tst_problem problem; /* inputs, upstream gradients, descriptor; backward is on */
-    tst_result want; /* outputs and gradients the file holds */
+    tst_result want;     /* outputs and gradients the file holds */
     tst_array gamma_q, gamma_k;
 } tst_golden;
 

@@ -11,8 +11,8 @@ typedef struct tst_guard {
     size_t mapped;
 } tst_guard;
 
-/* align: the block's address is a multiple of it (a power of two). With before = 0 the block's end, rounded up to align,
- * is the guard page; with before = 1 its start is. Aborts the test when there is no memory. */
+/* align: the block's address is a multiple of it (a power of two). With before = 0 the block's end, rounded up to
+ * align, is the guard page; with before = 1 its start is. Aborts the test when there is no memory. */
 tst_guard tst_guard_alloc(size_t bytes, size_t align, int before);
 void tst_guard_free(tst_guard *g);
 

@@ -1,8 +1,8 @@
 /* One operator call as a test sees it: values in double, whatever the engine's types and layout are.
  *
- * A problem is a descriptor and its tensors; tst_run() lays them out in memory, runs forward (and backward) on one engine
- * (naive, or one CPU tier with so many threads and this storage type), with every output, scratch and saved buffer
- * filled with NaN beforehand, and reads the results back as double. */
+ * A problem is a descriptor and its tensors; tst_run() lays them out in memory, runs forward (and backward) on one
+ * engine (naive, or one CPU tier with so many threads and this storage type), with every output, scratch and saved
+ * buffer filled with NaN beforehand, and reads the results back as double. */
 #ifndef TEST_PROBLEM_H
 #define TEST_PROBLEM_H
 
@@ -22,12 +22,12 @@ typedef struct tst_problem {
     gma_mixer_desc desc;
     tst_array in[TST_SLOTS]; /* inputs and parameters, by slot */
     tst_array up[TST_SLOTS]; /* upstream gradients of outputs, by slot */
-    int out_state; /* ask for out_S and out_Z */
-    int backward; /* run backward too; needs up[GMA_O] or up[GMA_OUT_S], up[GMA_OUT_Z] */
+    int out_state;           /* ask for out_S and out_Z */
+    int backward;            /* run backward too; needs up[GMA_O] or up[GMA_OUT_S], up[GMA_OUT_Z] */
 } tst_problem;
 
 typedef struct tst_result {
-    tst_array out[TST_SLOTS]; /* outputs, by slot */
+    tst_array out[TST_SLOTS];  /* outputs, by slot */
     tst_array grad[TST_SLOTS]; /* gradients, by slot */
 } tst_result;
 
@@ -41,15 +41,15 @@ typedef struct tst_engine {
 /* Where tensors lie; bits to combine. 0: dense, each right before a guard page of its own. */
 enum {
     TST_GUARD_START = 1, /* right behind a guard page instead */
-    TST_SWAP_HEADS = 4, /* (B,H,N,W) stored as (B,N,H,W) */
-    TST_PAD_ROWS = 8, /* 3 elements of NaN between rows, and 5 before the first */
-    TST_INNER2 = 16, /* every other element, in tensors without a width (parameters, states, log_decay, mask) */
-    TST_REVERSED = 32, /* first dimension stored backwards: a negative stride */
-    TST_CU32 = 64, /* cu_seqlens as I32 */
-    TST_MASK_U8 = 128, /* mask as U8, 2 for true */
-    TST_EXPAND_B = 256, /* q k v stored once for all of B (they must be equal): stride 0 */
+    TST_SWAP_HEADS = 4,  /* (B,H,N,W) stored as (B,N,H,W) */
+    TST_PAD_ROWS = 8,    /* 3 elements of NaN between rows, and 5 before the first */
+    TST_INNER2 = 16,     /* every other element, in tensors without a width (parameters, states, log_decay, mask) */
+    TST_REVERSED = 32,   /* first dimension stored backwards: a negative stride */
+    TST_CU32 = 64,       /* cu_seqlens as I32 */
+    TST_MASK_U8 = 128,   /* mask as U8, 2 for true */
+    TST_EXPAND_B = 256,  /* q k v stored once for all of B (they must be equal): stride 0 */
     TST_EXPAND_UP = 512, /* grad_o is one row for all of B, heads, N: strides 0 */
-    TST_WIDTH2 = 1024 /* every other element in the last dimension of q k v: must be refused */
+    TST_WIDTH2 = 1024    /* every other element in the last dimension of q k v: must be refused */
 };
 
 /* ---- building ---------------------------------------------------------------------------------------- */
@@ -71,7 +71,8 @@ enum { TST_MASK = 1, TST_STATE = 2, TST_DECAY = 4, TST_SCALE = 8, TST_GRAD_STATE
  * extras: TST_MASK (about 3 of 10 keys masked), ... which optional tensors it has. */
 tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, unsigned extras, tst_rng *rng);
 
-/* All present tensors zero, alpha, mu, omega of config A of the cases when K = 2 (mu = -1, 1, sigma2 = 1), else mu = 0. */
+/* All present tensors zero, alpha, mu, omega of config A of the cases when K = 2 (mu = -1, 1, sigma2 = 1), else mu = 0.
+ */
 tst_problem tst_problem_plain(const gma_mixer_desc *desc, const int64_t *cu);
 
 /* Add a tensor (zeros) and return its values. */
@@ -95,7 +96,8 @@ void tst_problem_free(tst_problem *p);
 int tst_engines(tst_engine *list, int with_naive, const int *threads, int n);
 const char *tst_engine_name(const tst_engine *e);
 
-/* Returns the status of the first call that fails; *r is then empty. Fails the test when a call writes outside a view. */
+/* Returns the status of the first call that fails; *r is then empty. Fails the test when a call writes outside a view.
+ */
 gma_status tst_run(const tst_problem *p, const tst_engine *e, unsigned layout, tst_result *r);
 void tst_result_free(tst_result *r);
 
@@ -111,10 +113,9 @@ tst_array tst_gamma(const tst_problem *p, int slot, const tst_engine *e);
 /* The limits of tol.h: got against want, slot by slot; prints what is off. */
 int tst_compare(const tst_result *got, const tst_result *want, double tol_o, double tol_grad, const char *what);
 
-
-/* The same for a problem with data of any kind, want from the naive version. The gradients of alpha and logit_scale have
- * few entries, each a sum over all tokens that may cancel by chance: their floor is what is summed, not what is left.
- * For alpha (sum of dl) that is max |grad_mu| (sums of dl (x - mu) / s), for logit_scale R times it. */
+/* The same for a problem with data of any kind, want from the naive version. The gradients of alpha and logit_scale
+ * have few entries, each a sum over all tokens that may cancel by chance: their floor is what is summed, not what is
+ * left. For alpha (sum of dl) that is max |grad_mu| (sums of dl (x - mu) / s), for logit_scale R times it. */
 int tst_compare_to_naive(const tst_problem *p, const tst_result *got, const tst_result *want, double tol_o,
                          double tol_grad, const char *what);
 

@@ -13,7 +13,7 @@
 
 typedef struct placed {
     tst_guard guard;
-    size_t bytes; /* of the block */
+    size_t bytes;          /* of the block */
     unsigned char *before; /* outputs: the block before the call */
     gma_tensor t;
 } placed;
@@ -193,8 +193,8 @@ static gma_status run_calls(gma_mixer *m, const tst_problem *p, const tst_engine
                   .scratch_bytes = size.forward_scratch,
                   .saved = p->backward ? saved.data : NULL,
                   .saved_bytes = p->backward ? size.saved : 0};
-    gma_status status = e->naive ? gma_mixer_naive_forward(m, c->args, c->count)
-                                 : gma_mixer_forward(m, c->args, c->count, &x);
+    gma_status status =
+        e->naive ? gma_mixer_naive_forward(m, c->args, c->count) : gma_mixer_forward(m, c->args, c->count, &x);
     if (status == GMA_OK && p->backward) {
         call back = {.count = 0}; /* inputs and outputs again, and the gradients */
         memcpy(back.args, c->args, (size_t)c->count * sizeof *c->args);

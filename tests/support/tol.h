@@ -1,7 +1,8 @@
 /* Every tolerance of the tests, and what an error is. Tighten, never loosen; a change needs its reason beside it.
  *
- * The error of a tensor is max |got - want| / max(max |want|, floor): relative to the largest entry, because entries far
- * below it carry its rounding. A NaN or an infinity on either side that the other does not have is an infinite error. */
+ * The error of a tensor is max |got - want| / max(max |want|, floor): relative to the largest entry, because entries
+ * far below it carry its rounding. A NaN or an infinity on either side that the other does not have is an infinite
+ * error. */
 #ifndef TEST_TOL_H
 #define TEST_TOL_H
 
@@ -10,12 +11,13 @@
 #include <string.h>
 
 #define TOL_NAIVE 1e-9 /* double against the golden files, which are double too */
-#define TOL_O 2e-5 /* f32 forward: o, S, Z, gamma */
-#define TOL_GRAD 5e-5 /* f32 backward */
+#define TOL_O 2e-5     /* f32 forward: o, S, Z, gamma */
+#define TOL_GRAD 5e-5  /* f32 backward */
 #define TOL_FLOOR_O 1e-3
 #define TOL_FLOOR_GRAD 0.1
 #define TOL_BF16 (1.0 / 256) /* half a unit in the last place of bf16: added where an output is stored as bf16 */
-#define TOL_BF16_GRAD (2.0 / 256) /* measured 0.0043: backward reads o as it was stored, so delta = dO . o has its rounding */
+#define TOL_BF16_GRAD                                                                                                  \
+    (2.0 / 256)     /* measured 0.0043: backward reads o as it was stored, so delta = dO . o has its rounding */
 #define TOL_FD 1e-7 /* naive backward against central differences in double */
 
 /* Data sets made hard on purpose have their own limit for both directions: X(golden file, limit). */

@@ -21,8 +21,8 @@ typedef struct fixture {
     size_t forward_scratch, backward_scratch, saved;
 } fixture;
 
-static const int inputs[] = {GMA_Q,          GMA_K,       GMA_V,       GMA_MU,        GMA_OMEGA,      GMA_ALPHA,
-                             GMA_KEY_MASK,   GMA_STATE_S, GMA_STATE_Z, GMA_LOG_DECAY, GMA_LOGIT_SCALE};
+static const int inputs[] = {GMA_Q,        GMA_K,       GMA_V,       GMA_MU,        GMA_OMEGA,      GMA_ALPHA,
+                             GMA_KEY_MASK, GMA_STATE_S, GMA_STATE_Z, GMA_LOG_DECAY, GMA_LOGIT_SCALE};
 enum { INPUTS = 11 };
 
 static gma_tensor tensor_of(const gma_mixer_desc *d, int slot, void *data) {
@@ -69,7 +69,8 @@ static fixture *make(void) {
     f->backward_scratch = size.backward_scratch;
     f->saved = size.saved;
     f->exec = (gma_exec){.struct_size = sizeof(gma_exec), .threads = 2};
-    f->exec.scratch_bytes = (size.forward_scratch > size.backward_scratch ? size.forward_scratch : size.backward_scratch);
+    f->exec.scratch_bytes =
+        (size.forward_scratch > size.backward_scratch ? size.forward_scratch : size.backward_scratch);
     f->exec.saved_bytes = size.saved;
     f->exec.scratch = aligned_alloc(64, (f->exec.scratch_bytes + 127) / 64 * 64);
     f->exec.saved = aligned_alloc(64, (f->exec.saved_bytes + 127) / 64 * 64);
@@ -106,7 +107,8 @@ static void refused(fixture *f, gma_status status, const char *name, int backwar
             *data = -77;
     }
     memcpy(before, f->memory, sizeof f->memory);
-    TST_ERROR(backward ? gma_mixer_backward(f->m, args, count, &f->exec) : gma_mixer_forward(f->m, args, count, &f->exec),
+    TST_ERROR(backward ? gma_mixer_backward(f->m, args, count, &f->exec)
+                       : gma_mixer_forward(f->m, args, count, &f->exec),
               status, name);
     assert_memory_equal(before, f->memory, sizeof f->memory);
     free(before);
@@ -120,8 +122,8 @@ static void refused_by_naive(fixture *f, gma_status status, const char *name, in
 }
 
 static int required(int32_t slot) {
-    return slot == GMA_Q || slot == GMA_K || slot == GMA_V || slot == GMA_MU || slot == GMA_OMEGA || slot == GMA_ALPHA ||
-           slot == GMA_O;
+    return slot == GMA_Q || slot == GMA_K || slot == GMA_V || slot == GMA_MU || slot == GMA_OMEGA ||
+           slot == GMA_ALPHA || slot == GMA_O;
 }
 
 static void missing(void **state) {
@@ -224,7 +226,8 @@ static void wrong_tensors(void **state) {
             t->stride[0] = INT64_MAX;
             refused(f, GMA_ERR_SHAPE, name, backward);
             *t = kept.tensor;
-            if (t->rank == 4 && (kept.slot & ~GMA_GRAD_BIT) != GMA_STATE_S && (kept.slot & ~GMA_GRAD_BIT) != GMA_OUT_S) {
+            if (t->rank == 4 && (kept.slot & ~GMA_GRAD_BIT) != GMA_STATE_S &&
+                (kept.slot & ~GMA_GRAD_BIT) != GMA_OUT_S) {
                 t->stride[last] = 2; /* a width must be contiguous */
                 refused(f, GMA_ERR_SHAPE, name, backward);
                 *t = kept.tensor;
@@ -298,7 +301,8 @@ static void wrong_buffers(void **state) {
     drop(f);
 }
 
-/* Each gradient may be left out, or be the only one; those asked for do not change. saved serves any number of calls. */
+/* Each gradient may be left out, or be the only one; those asked for do not change. saved serves any number of calls.
+ */
 static void any_subset_of_gradients(void **state) {
     (void)state;
     fixture *f = make();
@@ -385,9 +389,9 @@ static void packed_and_steps(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(missing),       cmocka_unit_test(twice_or_unknown),
-        cmocka_unit_test(wrong_tensors), cmocka_unit_test(wrong_values),
-        cmocka_unit_test(wrong_buffers), cmocka_unit_test(any_subset_of_gradients),
+        cmocka_unit_test(missing),          cmocka_unit_test(twice_or_unknown),
+        cmocka_unit_test(wrong_tensors),    cmocka_unit_test(wrong_values),
+        cmocka_unit_test(wrong_buffers),    cmocka_unit_test(any_subset_of_gradients),
         cmocka_unit_test(packed_and_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,22 +30,22 @@ static void one_call_equals_the_mixer(void **state) {
         for (int slot = GMA_Q; slot <= GMA_ALPHA; slot++)
             x[slot] = floats(&p.in[slot]);
         for (int threads = 0; threads < 3; threads++) {
-            TST_OK(gma_attention(x[GMA_Q], x[GMA_K], x[GMA_V], x[GMA_MU], x[GMA_OMEGA], x[GMA_ALPHA], o, 2, 3, 40, 70, 5, 6,
-                                 9, causal, threads));
+            TST_OK(gma_attention(x[GMA_Q], x[GMA_K], x[GMA_V], x[GMA_MU], x[GMA_OMEGA], x[GMA_ALPHA], o, 2, 3, 40, 70,
+                                 5, 6, 9, causal, threads));
             for (int64_t i = 0; i < got.out[GMA_O].n; i++)
                 got.out[GMA_O].x[i] = (double)o[i];
             tst_array_free(&want.out[GMA_OUT_S]);
             tst_array_free(&want.out[GMA_OUT_Z]);
             assert_true(tst_compare(&got, &want, TOL_O, 0, "gma_attention"));
         }
-        TST_ERROR(gma_attention(NULL, x[GMA_K], x[GMA_V], x[GMA_MU], x[GMA_OMEGA], x[GMA_ALPHA], o, 2, 3, 40, 70, 5, 6, 9,
-                                causal, 1),
+        TST_ERROR(gma_attention(NULL, x[GMA_K], x[GMA_V], x[GMA_MU], x[GMA_OMEGA], x[GMA_ALPHA], o, 2, 3, 40, 70, 5, 6,
+                                9, causal, 1),
                   GMA_ERR_INVALID_ARGUMENT, "q");
-        TST_ERROR(gma_attention(x[GMA_Q], x[GMA_K], x[GMA_V], x[GMA_MU], x[GMA_OMEGA], x[GMA_ALPHA], o, 2, 3, 40, 70, 5, 6,
-                                0, causal, 1),
+        TST_ERROR(gma_attention(x[GMA_Q], x[GMA_K], x[GMA_V], x[GMA_MU], x[GMA_OMEGA], x[GMA_ALPHA], o, 2, 3, 40, 70, 5,
+                                6, 0, causal, 1),
                   GMA_ERR_INVALID_ARGUMENT, "components");
-        TST_ERROR(gma_attention(x[GMA_Q], x[GMA_K], x[GMA_V], x[GMA_MU], x[GMA_OMEGA], x[GMA_ALPHA], o, 2, 3, 40, 70, 5, 6,
-                                9, 7, 1),
+        TST_ERROR(gma_attention(x[GMA_Q], x[GMA_K], x[GMA_V], x[GMA_MU], x[GMA_OMEGA], x[GMA_ALPHA], o, 2, 3, 40, 70, 5,
+                                6, 9, 7, 1),
                   GMA_ERR_INVALID_ARGUMENT, "causal");
         for (int slot = GMA_Q; slot <= GMA_ALPHA; slot++)
             free(x[slot]);
@@ -60,7 +60,8 @@ static void responsibilities_are_checked(void **state) {
     (void)state;
     float x[4 * 2] = {0}, params[2 * 3 * 2] = {0}, gamma[4 * 3];
     gma_tensor tx = gma_tensor_of(x, GMA_F32, 4, 1, 4, 1, 2), mu = gma_tensor_of(params, GMA_F32, 3, 2, 3, 2, 0);
-    gma_tensor alpha = gma_tensor_of(params, GMA_F32, 2, 2, 3, 0, 0), out = gma_tensor_of(gamma, GMA_F32, 4, 1, 4, 1, 3);
+    gma_tensor alpha = gma_tensor_of(params, GMA_F32, 2, 2, 3, 0, 0),
+               out = gma_tensor_of(gamma, GMA_F32, 4, 1, 4, 1, 3);
     gma_tensor scale = gma_tensor_of(params, GMA_F32, 1, 2, 0, 0, 0), bad;
     for (int naive = 0; naive < 2; naive++) {
         TST_OK(gma_responsibilities(&tx, &mu, &mu, &alpha, NULL, &out, 1e-4, GMA_ISA_AUTO, naive, 1));

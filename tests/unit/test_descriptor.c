@@ -197,10 +197,14 @@ static void kinds(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_are_named),        cmocka_unit_test(numbers_are_named),
-        cmocka_unit_test(packed_needs_one_row),   cmocka_unit_test(too_large),
-        cmocka_unit_test(nulls),                  cmocka_unit_test(defaults_are_filled_in),
-        cmocka_unit_test(scratch_does_not_grow),  cmocka_unit_test(kinds),
+        cmocka_unit_test(sizes_are_named),
+        cmocka_unit_test(numbers_are_named),
+        cmocka_unit_test(packed_needs_one_row),
+        cmocka_unit_test(too_large),
+        cmocka_unit_test(nulls),
+        cmocka_unit_test(defaults_are_filled_in),
+        cmocka_unit_test(scratch_does_not_grow),
+        cmocka_unit_test(kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
