@@ -14,6 +14,9 @@
 
 enum { GMAI_CHUNK = 64, GMAI_PAD = 16 };
 
+/* For bodies whose blocking must be a constant to the compiler in every copy. */
+#define GMAI_INLINE static inline __attribute__((always_inline))
+
 static inline int64_t gmai_pad(int64_t n) { return (n + GMAI_PAD - 1) / GMAI_PAD * GMAI_PAD; }
 
 /* Token rows in the caller's memory. */

@@ -13,7 +13,7 @@
  *   k2                | ...               |
  *   k3                |                   |        MK NV sums + NV x + w, mw, t <= registers
  */
-static inline void logits_block(const gmai_mixture *m, int kb, const float *x, int nv, float *out)
+GMAI_INLINE void logits_block(const gmai_mixture *m, int kb, const float *x, int nv, float *out)
 {
     vf sum[GMAI_MK][GMAI_NV];
     const float *b = m->blocked + (ptrdiff_t)kb * m->r * 2 * GMAI_MK;
@@ -53,7 +53,7 @@ void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float
 }
 
 /* nv vectors of tokens at once: their maxima and sums stay in registers. */
-static inline int softmax_block(float *l, int k, int nv)
+GMAI_INLINE int softmax_block(float *l, int k, int nv)
 {
     vf top[4], sum[4];
 #pragma GCC unroll 4
@@ -94,7 +94,7 @@ int GMAI_K(softmax)(float *logits, int k, int nvec)
     return bad;
 }
 
-static inline void softmax_backward_block(const float *g, float *d, int k, int nv, float *out)
+GMAI_INLINE void softmax_backward_block(const float *g, float *d, int k, int nv, float *out)
 {
     vf dot[4];
 #pragma GCC unroll 4
@@ -135,7 +135,7 @@ void GMAI_K(softmax_backward)(const float *gamma, float *dgamma, int k, int nvec
  *   per token: x (1 load), dx (1 load, 1 store), and for each component
  *       t = x w - mw     a = dl t     sum_t += a     sum_tt += a t     dx -= a w
  */
-static inline void mixture_backward_block(const gmai_mixture *m, int k, int kb, int r, const float *x, const float *dl,
+GMAI_INLINE void mixture_backward_block(const gmai_mixture *m, int k, int kb, int r, const float *x, const float *dl,
                                           int n, float *dx, float *sum_t, float *sum_tt, int first)
 {
     vf w[KB], mw[KB], st[KB], stt[KB];

@@ -8,7 +8,7 @@
  *   A(m1,k)           ---> | c10| c11|    |      GM GN fused multiply-adds
  *     ...                  |              |
  * A is read by single elements, so both A (am = lda, ak = 1) and A^T (am = 1, ak = lda) cost the same. */
-static inline void block(int gm, int gn, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
+GMAI_INLINE void block(int gm, int gn, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                          const gmai_term *t1, const float *a0, const float *b0, int k0_begin, int k0_end,
                          const float *a1, const float *b1, int k1_begin, int k1_end, int add)
 {
