@@ -1,4 +1,5 @@
 /* Models in folders: config.json and model.safetensors. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

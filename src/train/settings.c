@@ -1,0 +1,242 @@
+/* Settings by name. */
+#include "train/settings.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "models/model.h"
+
+typedef struct row {
+    const char *group;
+    gmal_field field;
+    const char *def;
+    int once; /* belongs to one call, not to the run: not in config.json */
+} row;
+
+#define F(group, type, name, def, min, max, hint, help, once) \
+    {group, {#name, GMAL_FIELD_##type, offsetof(gma_settings, name), min, max, hint, help}, def, once}
+
+static const row rows[] = {
+    F("Data", TEXT, data, "", 0, 0, "FILE", "what to train on: any text or binary file", 0),
+    F("Data", TEXT, val_data, "", 0, 0, "FILE", "validate on this file instead of the end of the data", 0),
+    F("Data", CHOICE, tokens, "bytes", 0, 0, "bytes|u16", "what the files hold: bytes, or 16-bit little-endian ids", 0),
+    F("Data", REAL, val_fraction, "0.1", 0, 0.9, "X", "part of the data, at its end, kept for validation", 0),
+    F("Training", INT, steps, "2000", 1, 1e12, "N", "optimizer steps; the learning rate falls over them", 0),
+    F("Training", INT, batch, "12", 1, 1 << 20, "N", "sequences in one pass", 0),
+    F("Training", INT, accumulate, "1", 1, 1 << 20, "N", "passes whose gradients make one step", 0),
+    F("Training", REAL, lr, "2e-3", 0, 1e30, "X", "peak learning rate", 0),
+    F("Training", REAL, min_lr_ratio, "0.1", 0, 1, "X", "learning rate at the end, as a part of the peak", 0),
+    F("Training", INT, warmup, "40", 0, 1e12, "N", "steps over which the learning rate rises", 0),
+    F("Training", REAL, weight_decay, "0.1", 0, 1e6, "X", "decoupled; on matrices and embeddings only", 0),
+    F("Training", REAL, beta1, "0.9", 0, 0.999999, "X", "AdamW", 0),
+    F("Training", REAL, beta2, "0.99", 0, 0.999999, "X", "AdamW", 0),
+    F("Training", REAL, adam_eps, "1e-8", 1e-30, 1, "X", "AdamW", 0),
+    F("Training", REAL, clip, "1", 0, 1e30, "X", "largest norm of the gradient; 0 = do not clip", 0),
+    F("Training", INT, seed, "1", 0, 9e15, "N", "of the first values, the order of the data and dropout", 0),
+    F("Run", TEXT, out, "", 0, 0, "DIR", "the run's folder", 1),
+    F("Run", FLAG, resume, "0", 0, 1, NULL, "go on from DIR/last, with the settings saved in DIR", 1),
+    F("Run", FLAG, force, "0", 0, 1, NULL, "replace the run that is in DIR", 1),
+    F("Run", INT, stop_at, "0", 0, 1e12, "N", "stop after step N and save, with the schedule of all steps; 0 = at the end", 1),
+    F("Run", INT, eval_every, "250", 0, 1e12, "N", "steps between validations; 0 = only at the end", 0),
+    F("Run", INT, eval_windows, "0", 0, 1e12, "N", "sequences a validation reads; 0 = all", 0),
+    F("Run", INT, save_every, "0", 0, 1e12, "N", "steps between checkpoints in DIR/last; 0 = at each validation", 0),
+    F("Run", INT, log_every, "10", 1, 1e12, "N", "steps between lines where there is no terminal", 0),
+    F("Run", CHOICE, store, "f32", 0, 0, "f32|bf16", "how DIR/best is stored", 0),
+    F("Run", INT, threads, "0", 0, 4096, "N", "threads; 0 = every CPU this process may use", 1),
+};
+enum { ROWS = sizeof rows / sizeof rows[0] };
+
+/* tokens decides it. */
+static int is_hidden(const gmal_field *f) { return strcmp(f->name, "tokenizer") == 0; }
+
+/* The i-th setting in the order of help: Data, Model, Training, Run. base: where its struct starts in the settings. */
+static const gmal_field *nth(int i, const char **group, size_t *base, int *once) {
+    static const char *const order[] = {"Data", "Model", "Training", "Run"};
+    for (size_t g = 0; g < 4; g++) {
+        if (strcmp(order[g], "Model") == 0) {
+            for (int j = 0; j < gmal_model_field_count; j++) {
+                if (is_hidden(&gmal_model_fields[j]) || i-- != 0) continue;
+                *group = order[g];
+                *base = offsetof(gma_settings, model);
+                *once = 0;
+                return &gmal_model_fields[j];
+            }
+            continue;
+        }
+        for (int j = 0; j < ROWS; j++) {
+            if (strcmp(rows[j].group, order[g]) != 0 || i-- != 0) continue;
+            *group = order[g];
+            *base = 0;
+            *once = rows[j].once;
+            return &rows[j].field;
+        }
+    }
+    return NULL;
+}
+
+int gma_settings_count(void) {
+    int hidden = 0;
+    for (int j = 0; j < gmal_model_field_count; j++) hidden += is_hidden(&gmal_model_fields[j]);
+    return (int)ROWS + gmal_model_field_count - hidden;
+}
+
+gma_status gma_settings_info(int i, gma_setting_info *info) {
+    const char *group;
+    size_t base;
+    int once;
+    const gmal_field *f = i < 0 ? NULL : nth(i, &group, &base, &once);
+    if (!f || !info) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "there is no setting number %d", i);
+    *info = (gma_setting_info){.name = f->name,
+                               .group = group,
+                               .is_flag = f->type == GMAL_FIELD_FLAG,
+                               .hint = f->hint,
+                               .help = f->help};
+    return GMA_OK;
+}
+
+static const gmal_field *find(const char *name, size_t *base) {
+    const gmal_field *f = gmal_field_find(gmal_model_fields, gmal_model_field_count, name);
+    *base = offsetof(gma_settings, model);
+    if (f && !is_hidden(f)) return f;
+    *base = 0;
+    for (int j = 0; j < ROWS; j++)
+        if (gmal_field_find(&rows[j].field, 1, name)) return &rows[j].field;
+    return NULL;
+}
+
+gma_status gma_settings_set(gma_settings *s, const char *name, const char *value) {
+    size_t base;
+    if (!s || !name || !value) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_settings_set: a pointer is NULL");
+    const gmal_field *f = find(name, &base);
+    if (!f) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "there is no setting \"%s\"", name);
+    return gmal_field_set(f, (char *)s + base, value);
+}
+
+gma_status gma_settings_get(const gma_settings *s, const char *name, char *text, size_t size) {
+    size_t base;
+    if (!s || !name || !text || !size) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_settings_get: a pointer is NULL");
+    const gmal_field *f = find(name, &base);
+    if (!f) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "there is no setting \"%s\"", name);
+    gmal_field_get(f, (const char *)s + base, text, size);
+    return GMA_OK;
+}
+
+static gma_status set_defaults(gma_settings *s) {
+    gma_status status = gma_lm_config_init(&s->model);
+    for (int j = 0; j < ROWS && status == GMA_OK; j++) status = gmal_field_set(&rows[j].field, s, rows[j].def);
+    return status;
+}
+
+gma_status gma_settings_create(const char *preset, gma_settings **settings) {
+    if (!preset || !settings) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_settings_create: a pointer is NULL");
+    *settings = NULL;
+    gma_settings *s = calloc(1, sizeof *s);
+    if (!s) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for settings");
+    gma_status status = set_defaults(s);
+    if (status == GMA_OK) status = gmal_settings_apply_preset(s, preset);
+    if (status != GMA_OK) {
+        gma_settings_destroy(s);
+        return status;
+    }
+    *settings = s;
+    return GMA_OK;
+}
+
+void gma_settings_destroy(gma_settings *s) {
+    if (!s) return;
+    for (int j = 0; j < ROWS; j++)
+        if (rows[j].field.type == GMAL_FIELD_TEXT) free(*(char **)(void *)((char *)s + rows[j].field.offset));
+    free(s);
+}
+
+gma_status gmal_settings_copy(const gma_settings *from, gma_settings **to) {
+    gma_status status = gma_settings_create("default", to);
+    if (status != GMA_OK) return status;
+    for (int j = 0; j < ROWS && status == GMA_OK; j++) {
+        const gmal_field *f = &rows[j].field;
+        char text[64];
+        const char *value = text;
+        if (f->type == GMAL_FIELD_TEXT)
+            value = *(char *const *)(const void *)((const char *)from + f->offset);
+        else
+            gmal_field_get(f, from, text, sizeof text);
+        status = gmal_field_set(f, *to, value ? value : "");
+    }
+    (*to)->model = from->model;
+    return status;
+}
+
+/* ---- Files ---------------------------------------------------------------------------------------------------- */
+
+json_t *gmal_settings_to_json(const gma_settings *s) {
+    json_t *json = json_object();
+    const char *group;
+    size_t base;
+    int once;
+    for (int i = 0;; i++) {
+        const gmal_field *f = nth(i, &group, &base, &once);
+        if (!f) return json;
+        if (once) continue;
+        if (f->type == GMAL_FIELD_TEXT && !*(*(char *const *)(const void *)((const char *)s + f->offset))) continue;
+        json_object_set_new(json, f->name, gmal_field_to_json(f, (const char *)s + base));
+    }
+}
+
+static gma_status read_object(gma_settings *s, const char *path, const json_t *json) {
+    const char *key;
+    json_t *value;
+    const json_t *preset = json_object_get(json, "preset");
+    if (preset) {
+        if (!json_is_string(preset)) return gma_fail(GMA_ERR_FORMAT, "%s: preset must be a name", path);
+        const gma_status status = gmal_settings_apply_preset(s, json_string_value(preset));
+        if (status != GMA_OK) {
+            char why[300];
+            strncpy(why, gma_last_error(), sizeof why - 1);
+            why[sizeof why - 1] = 0;
+            return gma_fail(status, "%s: %s", path, why);
+        }
+    }
+    json_object_foreach((json_t *)(uintptr_t)json, key, value) {
+        size_t base;
+        if (strcmp(key, "preset") == 0) continue;
+        const gmal_field *f = find(key, &base);
+        if (!f) return gma_fail(GMA_ERR_FORMAT, "%s: there is no setting \"%s\"", path, key);
+        const gma_status status = gmal_field_from_json(f, (char *)s + base, value, path);
+        if (status != GMA_OK) return status;
+    }
+    return GMA_OK;
+}
+
+gma_status gma_settings_read(gma_settings *s, const char *path) {
+    json_t *json;
+    if (!s || !path) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_settings_read: a pointer is NULL");
+    gma_status status = gmal_json_read(path, &json);
+    if (status != GMA_OK) return status;
+    status = read_object(s, path, json);
+    json_decref(json);
+    return status;
+}
+
+/* ---- Checks --------------------------------------------------------------------------------------------------- */
+
+gma_status gma_settings_resolve(gma_settings *s) {
+    if (!s) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
+    s->model.tokenizer = s->tokens == GMAL_TOKENS_BYTES ? GMA_LM_TOKENIZER_BYTES : GMA_LM_TOKENIZER_NONE;
+    if (s->resume && s->force) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "resume and force exclude each other");
+    if (s->tokens == GMAL_TOKENS_U16 && s->model.vocab > 65536)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "vocab must be at most 65536 for 16-bit ids, not %lld",
+                        (long long)s->model.vocab);
+    return gma_lm_config_resolve(&s->model);
+}
+
+const gmal_field *gmal_settings_model_difference(const gma_lm_config *a, const gma_lm_config *b) {
+    for (int i = 0; i < gmal_model_field_count; i++) {
+        char x[64], y[64];
+        if (strcmp(gmal_model_fields[i].name, "dropout") == 0) continue;
+        gmal_field_get(&gmal_model_fields[i], a, x, sizeof x);
+        gmal_field_get(&gmal_model_fields[i], b, y, sizeof y);
+        if (strcmp(x, y) != 0) return &gmal_model_fields[i];
+    }
+    return NULL;
+}
