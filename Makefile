@@ -1,7 +1,7 @@
 # The short way in; CMakeLists.txt and CMakePresets.json do the work.
 #   make            build/bin/gma, build/lib/libgma.so, build/lib/libgma.a and libgma_lm
 #   make demo       train a small model and show what it learnt
-#   make test       all tests, then again under AddressSanitizer and UndefinedBehaviorSanitizer
+#   make test       all tests, then again without any optional part, then under Address- and UndefinedBehaviorSanitizer
 #   make install PREFIX=/usr/local [DESTDIR=]
 #   make deps       install the packages that are missing (Debian and its kin)
 #   make test-arm64 the operator's tests on an emulated AArch64
@@ -9,6 +9,9 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CTEST = ctest --output-on-failure --no-tests=error
+
+# Ctrl-C or a failing assertion in any of the parts of `make test` ends it; they do not run side by side.
+.NOTPARALLEL:
 
 all:
 	cmake --preset release
@@ -22,7 +25,7 @@ demo:
 	$(MAKE) all
 	tools/demo.sh
 
-test: test-release test-sanitized
+test: test-release test-minimal test-sanitized
 
 test-release:
 	tools/deps.sh
@@ -30,7 +33,13 @@ test-release:
 	cmake --build build --parallel $(JOBS)
 	cd build && $(CTEST)
 
-# Left out under the sanitizers: what takes long because of its size, and installing.
+# -LE: what takes long because of its size, and installing, are checked once.
+test-minimal:
+	tools/deps.sh
+	cmake --preset minimal
+	cmake --build build-minimal --parallel $(JOBS)
+	cd build-minimal && $(CTEST) -LE 'long|install'
+
 test-sanitized:
 	tools/deps.sh
 	cmake --preset asan-ubsan
@@ -52,4 +61,4 @@ format:
 clean:
 	rm -rf build build-*
 
-.PHONY: all deps demo test test-release test-sanitized test-arm64 install format clean
+.PHONY: all deps demo test test-release test-minimal test-sanitized test-arm64 install format clean
