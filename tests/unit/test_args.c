@@ -102,9 +102,10 @@ static void refused(fixture *f, gma_status status, const char *name, int backwar
     float *before = malloc(sizeof f->memory);
     assert_non_null(before);
     for (int i = 0; i < count; i++) {
-        float *data = args[i].tensor.data;
-        if (is_output(args[i].slot, backward) && data >= first && data < first + floats)
-            *data = -77;
+        char *data = args[i].tensor.data; /* may be misaligned on purpose */
+        const float mark = -77;
+        if (is_output(args[i].slot, backward) && data >= (char *)first && data < (char *)(first + floats))
+            memcpy(data, &mark, sizeof mark);
     }
     memcpy(before, f->memory, sizeof f->memory);
     TST_ERROR(backward ? gma_mixer_backward(f->m, args, count, &f->exec)
