@@ -1,0 +1,226 @@
+/* gma train: a language model from a file. The work is gma_train(); here are options, what is shown, and signals. */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/lm_settings.h"
+
+static volatile sig_atomic_t caught; /* the signal that asked to stop */
+
+static void on_signal(int sig) { caught = sig; }
+
+/* The first signal finishes the step and saves; SA_RESETHAND makes a second one end the program at once. */
+static void catch_signals(void) {
+    struct sigaction a;
+    memset(&a, 0, sizeof a);
+    a.sa_handler = on_signal;
+    a.sa_flags = (int)SA_RESETHAND;
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}
+
+/* ---- What is shown -------------------------------------------------------------------------------------------- */
+
+typedef struct view {
+    int terminal;
+    int64_t log_every;
+    const char *unit; /* "byte" or "token" */
+    const char *out;
+} view;
+
+static void print_time(char *text, size_t size, double seconds) {
+    const long s = seconds > 0 && seconds < 1e9 ? (long)(seconds + 0.5) : 0;
+    if (s >= 3600) {
+        snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
+    } else {
+        snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
+    }
+}
+
+static void show_step(const view *v, const gma_train_progress *p) {
+    enum { WIDTH = 24 };
+    char left[32], bar[WIDTH + 1];
+    const double per_step = p->step > p->first_step ? p->seconds / (double)(p->step - p->first_step) : 0;
+    print_time(left, sizeof left, per_step * (double)(p->last_step - p->step));
+    if (v->terminal) {
+        const int full = (int)((double)WIDTH * (double)p->step / (double)p->last_step);
+        for (int i = 0; i < WIDTH; i++) {
+            bar[i] = i < full ? '#' : '.';
+        }
+        bar[WIDTH] = '\0';
+        printf("\r[%s] %lld/%lld  loss %.4f  %.0f %ss/s  %s left \033[K", bar, (long long)p->step,
+               (long long)p->last_step, p->loss, p->tokens_per_second, v->unit, left);
+        fflush(stdout);
+    } else if (p->step % v->log_every == 0 || p->step == p->last_step || p->step == p->first_step + 1) {
+        printf("step %lld/%lld  loss %.4f  lr %.3g  %.0f %ss/s  %s left\n", (long long)p->step,
+               (long long)p->last_step, p->loss, p->lr, p->tokens_per_second, v->unit, left);
+        fflush(stdout);
+    }
+}
+
+static int observe(void *context, const gma_train_progress *p) {
+    const view *v = context;
+    const char *clear = v->terminal ? "\r\033[K" : "";
+    switch (p->event) {
+    case GMA_TRAIN_START:
+        printf("%lld parameters, %lld training and %lld validation %ss\n", (long long)p->parameters,
+               (long long)p->train_tokens, (long long)p->val_tokens, v->unit);
+        if (p->first_step > 0) {
+            printf("resuming after step %lld\n", (long long)p->first_step);
+        }
+        fflush(stdout);
+        break;
+    case GMA_TRAIN_STEP:
+        show_step(v, p);
+        break;
+    case GMA_TRAIN_EVAL:
+        if (p->text == NULL) {
+            printf("%sstep %lld  validation loss %.4f nats/%s  %.4f bits/%s  perplexity %.3f%s\n", clear,
+                   (long long)p->step, p->val_loss, v->unit, p->val_loss / log(2.0), v->unit, exp(p->val_loss),
+                   p->val_loss <= p->best_val_loss ? "  (best)" : "");
+            fflush(stdout);
+        }
+        break;
+    case GMA_TRAIN_NOTE:
+        printf("%snote: %s\n", clear, p->text);
+        break;
+    default:
+        break;
+    }
+    return caught != 0;
+}
+
+static void print_settings(const gma_settings *s) {
+    const char *group = "";
+    char text[4096];
+    for (int i = 0; i < gma_settings_count(); i++) {
+        gma_setting_info info;
+        if (gma_settings_info(i, &info) != GMA_OK || gma_settings_get(s, info.name, text, sizeof text) != GMA_OK) {
+            continue;
+        }
+        if (strcmp(group, info.group) != 0) {
+            group = info.group;
+            printf("%s\n", group);
+        }
+        printf("  %-18s %s\n", info.name, text[0] != '\0' ? text : "-");
+    }
+    fflush(stdout);
+}
+
+/* ---- The verb ------------------------------------------------------------------------------------------------- */
+
+/* Preset, saved settings of a run to resume, --config, flags: each over the one before. */
+static int gather(const gma_cli_settings *table, const gma_cli_spec *spec, const char *preset, const char *config,
+                  gma_settings **settings) {
+    char out[4096], saved[4200];
+    if (gma_settings_create(preset, settings) != GMA_OK) {
+        return gma_cli_misuse(spec, "--preset: %s", gma_last_error());
+    }
+    if (config != NULL && gma_settings_read(*settings, config) != GMA_OK) {
+        return gma_cli_fail(spec);
+    }
+    int code = gma_cli_settings_apply(table, spec, *settings);
+    if (code >= 0) {
+        return code;
+    }
+    char resume[8];
+    gma_settings_get(*settings, "resume", resume, sizeof resume);
+    gma_settings_get(*settings, "out", out, sizeof out);
+    if (resume[0] == '1' && out[0] != '\0') {
+        snprintf(saved, sizeof saved, "%s/config.json", out);
+        if (access(saved, F_OK) == 0) {
+            if (gma_settings_read(*settings, saved) != GMA_OK ||
+                (config != NULL && gma_settings_read(*settings, config) != GMA_OK)) {
+                return gma_cli_fail(spec);
+            }
+            code = gma_cli_settings_apply(table, spec, *settings);
+        }
+    }
+    return code;
+}
+
+static int finish(const gma_cli_spec *spec, gma_status status, const gma_train_result *r, const view *v) {
+    if (v->terminal) {
+        printf("\r\033[K");
+    }
+    if (status == GMA_ERR_INTERRUPTED) {
+        fflush(stdout);
+        fprintf(stderr, "gma train: %s\n", gma_last_error());
+        return 128 + (int)caught;
+    }
+    if (status != GMA_OK) {
+        return gma_cli_fail(spec);
+    }
+    char took[32];
+    print_time(took, sizeof took, r->seconds);
+    printf("done: %lld steps in %s", (long long)r->steps, took);
+    if (isfinite(r->best_val_loss)) {
+        printf(", best validation loss %.4f nats/%s", r->best_val_loss, v->unit);
+    }
+    printf("\nthe model is in %s\n", v->out);
+    return 0;
+}
+
+int gma_cmd_train(int argc, char **argv) {
+    const char *preset = NULL, *config = NULL;
+    const gma_cli_option own[] = {
+        {.name = "preset", .type = GMA_CLI_STRING, .hint = "NAME", .def = "default", .value = &preset,
+         .help = "what to start from: default, paper (the operator as published), demo, tiny"},
+        {.name = "config", .type = GMA_CLI_STRING, .hint = "FILE.json", .value = &config,
+         .help = "settings from a file, over those of the preset"},
+    };
+    gma_cli_settings table;
+    gma_cli_settings_build(&table, own, GMA_CLI_COUNT(own));
+    const gma_cli_spec spec = {
+        .verb = "train",
+        .operands = "",
+        .max_operands = 0,
+        .about = "train a language model on a file\n\n"
+                 "  gma train --data input.txt --out runs/a\n"
+                 "  gma train --data input.txt --out runs/b --preset paper --steps 1000\n"
+                 "  gma train --out runs/a --resume",
+        .options = table.options,
+        .option_count = table.count,
+        .notes = "Defaults are those of the preset \"default\"; flags win over --config, which wins over the preset.\n"
+                 "DIR holds config.json (these settings, readable with --config), metrics.jsonl, last/ and best/.\n"
+                 "Ctrl-C (or SIGTERM) finishes the step, saves DIR/last and exits with 130 (143); --resume goes on\n"
+                 "with the same bits as if nothing had happened, for the same threads and CPU tier.",
+    };
+    const char **operands = calloc((size_t)argc + 1, sizeof *operands);
+    gma_settings *settings = NULL;
+    int count;
+    int code = operands != NULL ? gma_cli_parse(&spec, argc, argv, operands, &count) : 1;
+    if (code < 0) {
+        code = gather(&table, &spec, preset, config, &settings);
+    }
+    char data[8] = "", out[4096] = "", every[32] = "", unit[32] = "";
+    if (code < 0) {
+        gma_settings_get(settings, "data", data, sizeof data);
+        gma_settings_get(settings, "out", out, sizeof out);
+        gma_settings_get(settings, "log_every", every, sizeof every);
+        gma_settings_get(settings, "tokens", unit, sizeof unit);
+        if (out[0] == '\0') {
+            code = gma_cli_misuse(&spec, "--out DIR is needed");
+        } else if (data[0] == '\0') {
+            code = gma_cli_misuse(&spec, "--data FILE is needed");
+        } else if (gma_settings_resolve(settings) != GMA_OK) {
+            code = gma_cli_misuse(&spec, "%s", gma_last_error());
+        }
+    }
+    if (code < 0) {
+        view v = {isatty(STDOUT_FILENO), strtoll(every, NULL, 10), strcmp(unit, "bytes") == 0 ? "byte" : "token", out};
+        gma_train_result result = {.struct_size = sizeof result};
+        print_settings(settings);
+        catch_signals();
+        const gma_status status = gma_train(settings, observe, &v, &result);
+        code = finish(&spec, status, &result, &v);
+    }
+    gma_settings_destroy(settings);
+    gma_cli_settings_free(&table);
+    free(operands);
+    return code;
+}

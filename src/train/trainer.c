@@ -1,0 +1,314 @@
+/* The training loop. Everything is checked and allocated before the run's folder is touched; the loop allocates nothing
+ * but lines of metrics. */
+#define _POSIX_C_SOURCE 200809L
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "layers/rng.h"
+#include "layers/threads.h"
+#include "train/evaluate.h"
+#include "train/run_folder.h"
+
+#define TRY(call)                              \
+    do {                                       \
+        const gma_status status_ = (call);     \
+        if (status_ != GMA_OK) return status_; \
+    } while (0)
+
+typedef struct trainer {
+    gma_settings *s;
+    gmal_tokens data, val_data;
+    gmal_span train, val; /* val is empty when there is nothing to validate on */
+    gma_lm *lm;
+    gmal_adamw opt;
+    gmal_net_f32 *net;
+    gmal_evaluator eval;
+    int has_eval;
+    float *grads;
+    int32_t *x, *y;
+    gmal_run_folder run;
+    gmal_progress p;
+    int64_t first, last; /* steps this process starts from and stops at */
+    int threads;
+    gma_observer observer;
+    void *context;
+    int stop; /* the observer asked for it */
+    double started, step_seconds; /* clock at the start; seconds in steps, and in how many */
+    int64_t timed_steps;
+    double rate; /* tokens per second */
+    double grad_norm, lr;
+} trainer;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int64_t tokens_per_step(const trainer *t) { return t->s->batch * t->s->accumulate * t->s->model.context; }
+
+static void tell(trainer *t, gma_train_event event, const char *text) {
+    if (!t->observer) return;
+    const gma_train_progress p = {
+        .struct_size = sizeof p,
+        .event = event,
+        .step = t->p.step,
+        .first_step = t->first,
+        .last_step = t->last,
+        .parameters = gma_lm_parameter_count(t->lm),
+        .train_tokens = t->train.end - t->train.begin,
+        .val_tokens = t->val.end - t->val.begin,
+        .tokens_seen = t->p.step * tokens_per_step(t),
+        .loss = t->p.loss,
+        .grad_norm = t->grad_norm,
+        .lr = t->lr,
+        .tokens_per_second = t->rate,
+        .seconds = now() - t->started,
+        .val_loss = t->p.val_loss,
+        .best_val_loss = t->p.best_val_loss,
+        .text = text,
+    };
+    if (t->observer(t->context, &p) != 0) t->stop = 1;
+}
+
+/* ---- Setting up ----------------------------------------------------------------------------------------------- */
+
+static gma_status open_data(trainer *t) {
+    const gma_settings *s = t->s;
+    const int width = s->tokens == GMAL_TOKENS_BYTES ? 1 : 2;
+    const int64_t window = s->model.context;
+    if (!s->data || !*s->data) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "data: no file was given");
+    if (!s->out || !*s->out) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "out: no folder was given");
+    TRY(gmal_tokens_open(s->data, width, s->model.vocab, &t->data));
+    if (s->val_data && *s->val_data) {
+        TRY(gmal_tokens_open(s->val_data, width, s->model.vocab, &t->val_data));
+        t->train = (gmal_span){&t->data, 0, t->data.count};
+        t->val = (gmal_span){&t->val_data, 0, t->val_data.count};
+        TRY(gmal_need_window(&t->val, window, s->val_data, "it"));
+        return gmal_need_window(&t->train, window, s->data, "it");
+    }
+    gmal_split(&t->data, s->val_fraction, window, &t->train, &t->val);
+    return gmal_need_window(&t->train, window, s->data, t->val.begin == t->val.end ? "it" : "its training part");
+}
+
+static gma_status make_model(trainer *t) {
+    const gma_settings *s = t->s;
+    t->p = (gmal_progress){.loss = NAN, .val_loss = NAN, .best_val_loss = NAN, .val_step = -1,
+                           .train_tokens = t->train.end - t->train.begin};
+    if (!s->resume) {
+        if (!s->force && gmal_run_exists(&t->run))
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: there is a run already; resume goes on with it, force replaces it",
+                            s->out);
+        TRY(gma_lm_create(&s->model, gmal_key((uint64_t)s->seed, 0), &t->lm));
+        return gmal_adamw_create(t->lm->layout, &t->opt);
+    }
+    const int64_t tokens = t->p.train_tokens;
+    TRY(gmal_run_load_last(&t->run, s, &t->lm, &t->opt, &t->p));
+    if (t->p.train_tokens != tokens)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: %lld training tokens, the run to resume had %lld", s->data,
+                        (long long)tokens, (long long)t->p.train_tokens);
+    return GMA_OK;
+}
+
+static gma_status set_up(trainer *t) {
+    const gma_settings *s = t->s;
+    const int64_t T = s->model.context, count = s->batch * T;
+    TRY(open_data(t));
+    TRY(gmal_run_open(s->out, &t->run));
+    TRY(make_model(t));
+    t->first = t->p.step;
+    t->last = s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
+    const size_t bytes = ((size_t)t->lm->layout->total * sizeof(float) + 63) / 64 * 64;
+    t->grads = aligned_alloc(64, bytes);
+    t->x = malloc((size_t)count * sizeof *t->x);
+    t->y = malloc((size_t)count * sizeof *t->y);
+    if (!t->grads || !t->x || !t->y) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");
+    TRY(gmal_net_create_f32(t->lm->layout, s->batch, T, 1, t->threads, &t->net));
+    if (gmal_span_windows(&t->val, T) == 0) return GMA_OK;
+    TRY(gmal_evaluator_create(t->lm->layout, &t->val, T, s->batch, s->eval_windows, t->threads, &t->eval));
+    t->has_eval = 1;
+    return GMA_OK;
+}
+
+static void tear_down(trainer *t) {
+    gmal_run_close(&t->run);
+    if (t->has_eval) gmal_evaluator_destroy(&t->eval);
+    gmal_net_destroy_f32(t->net);
+    gmal_adamw_destroy(&t->opt);
+    gma_lm_destroy(t->lm);
+    gmal_tokens_close(&t->data);
+    gmal_tokens_close(&t->val_data);
+    gma_settings_destroy(t->s);
+    free(t->grads);
+    free(t->x);
+    free(t->y);
+}
+
+/* ---- A step --------------------------------------------------------------------------------------------------- */
+
+/* Which tensor went bad first: a parameter (then everything follows from it), else a gradient. */
+static gma_status not_finite(const trainer *t, const char *what) {
+    const char *param = gmal_first_bad_tensor(t->lm->layout, t->lm->values);
+    const char *grad = param ? NULL : gmal_first_bad_tensor(t->lm->layout, t->grads);
+    const long long step = (long long)t->p.step + 1;
+    if (param) return gma_fail(GMA_ERR_NON_FINITE, "step %lld: %s is not finite; first bad tensor: %s", step, what, param);
+    if (grad)
+        return gma_fail(GMA_ERR_NON_FINITE, "step %lld: %s is not finite; first bad tensor: gradient of %s", step, what,
+                        grad);
+    return gma_fail(GMA_ERR_NON_FINITE, "step %lld: %s is not finite; first bad tensor: the loss itself", step, what);
+}
+
+static gma_status one_step(trainer *t) {
+    const gma_settings *s = t->s;
+    const int64_t T = s->model.context, B = s->batch;
+    const double targets = (double)tokens_per_step(t); /* of the whole step: passes weigh by their targets */
+    double total = 0;
+    memset(t->grads, 0, (size_t)t->lm->layout->total * sizeof *t->grads);
+    for (int64_t a = 0; a < s->accumulate; a++) {
+        const int64_t sample = (t->p.step * s->accumulate + a) * B;
+        const uint64_t key = gmal_key(gmal_key((uint64_t)s->seed, 2), (uint64_t)(t->p.step * s->accumulate + a));
+        double sum;
+        for (int64_t b = 0; b < B; b++)
+            gmal_tokens_window(&t->data, gmal_order_window(&t->train, T, gmal_key((uint64_t)s->seed, 1), sample + b), T,
+                               t->x + b * T, t->y + b * T);
+        TRY(gmal_net_backward_f32(t->net, t->lm->values, t->grads, t->x, t->y, 1 / targets, key ? key : 1, &sum));
+        total += sum;
+    }
+    t->grad_norm = gmal_grad_norm(&t->opt, t->grads, t->threads);
+    if (!isfinite(total)) return not_finite(t, "the loss");
+    if (!isfinite(t->grad_norm)) return not_finite(t, "the gradient");
+    t->lr = gmal_learning_rate(s->lr, s->min_lr_ratio, s->warmup, s->steps, t->p.step);
+    const gmal_adamw_step step = {
+        .step = t->p.step + 1,
+        .lr = t->lr,
+        .beta1 = s->beta1,
+        .beta2 = s->beta2,
+        .eps = s->adam_eps,
+        .weight_decay = s->weight_decay,
+        .grad_scale = s->clip > 0 && t->grad_norm > s->clip ? s->clip / t->grad_norm : 1,
+    };
+    gmal_adamw_apply(&t->opt, t->lm->values, t->grads, &step, t->threads);
+    t->p.loss = total / targets;
+    t->p.step++;
+    return GMA_OK;
+}
+
+/* ---- Between steps -------------------------------------------------------------------------------------------- */
+
+static gma_status log_step(trainer *t) {
+    return gmal_run_log(&t->run, json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f}", "step", (json_int_t)t->p.step,
+                                           "loss", t->p.loss, "lr", t->lr, "grad_norm", t->grad_norm, "tokens",
+                                           (json_int_t)(t->p.step * tokens_per_step(t)), "tokens_per_second", t->rate,
+                                           "seconds", now() - t->started));
+}
+
+static int ask_stop(void *context) {
+    trainer *t = context;
+    tell(t, GMA_TRAIN_EVAL, "running");
+    return t->stop;
+}
+
+static gma_status check_parameters(const trainer *t) {
+    const char *bad = gmal_first_bad_tensor(t->lm->layout, t->lm->values);
+    if (!bad) return GMA_OK;
+    return gma_fail(GMA_ERR_NON_FINITE, "step %lld: the update is not finite; first bad tensor: %s",
+                    (long long)t->p.step, bad);
+}
+
+static gma_status save_last(trainer *t) {
+    TRY(check_parameters(t));
+    TRY(gmal_run_save_last(&t->run, t->lm, &t->opt, &t->p));
+    tell(t, GMA_TRAIN_SAVE, t->run.last);
+    return GMA_OK;
+}
+
+static gma_status validate(trainer *t) {
+    double loss;
+    TRY(check_parameters(t));
+    const gma_status status = gmal_evaluate(&t->eval, t->lm->values, ask_stop, t, &loss);
+    if (status == GMA_ERR_INTERRUPTED) return GMA_OK; /* the loop sees t->stop; this validation is dropped */
+    TRY(status);
+    if (!isfinite(loss))
+        return gma_fail(GMA_ERR_NON_FINITE, "step %lld: the validation loss is not finite", (long long)t->p.step);
+    t->p.val_loss = loss;
+    t->p.val_step = t->p.step;
+    TRY(gmal_run_log(&t->run, json_pack("{s:I, s:f, s:f, s:f}", "step", (json_int_t)t->p.step, "val_loss", loss,
+                                        "bits_per_token", loss / log(2.0), "perplexity", exp(loss))));
+    if (!(loss >= t->p.best_val_loss)) { /* also when there is none yet */
+        t->p.best_val_loss = loss;
+        TRY(gmal_run_save_best(&t->run, t->lm, t->s->store ? GMA_BF16 : GMA_F32));
+    }
+    tell(t, GMA_TRAIN_EVAL, NULL);
+    return GMA_OK;
+}
+
+static int due(int64_t every, int64_t step) { return every && step % every == 0; }
+
+static gma_status loop(trainer *t) {
+    const gma_settings *s = t->s;
+    const int64_t save_every = s->save_every ? s->save_every : s->eval_every;
+    /* A run stopped while it validated makes up for it, as if it had not been stopped. */
+    if (t->has_eval && t->first && due(s->eval_every, t->first) && t->p.val_step != t->first) TRY(validate(t));
+    while (t->p.step < t->last && !t->stop) {
+        const double begin = now();
+        TRY(one_step(t));
+        const double took = now() - begin;
+        t->step_seconds = t->timed_steps ? 0.8 * t->step_seconds + 0.2 * took : took;
+        t->timed_steps++;
+        t->rate = (double)tokens_per_step(t) / t->step_seconds;
+        TRY(log_step(t));
+        tell(t, GMA_TRAIN_STEP, NULL);
+        const int end = t->p.step == s->steps;
+        if (t->has_eval && !t->stop && (due(s->eval_every, t->p.step) || end)) TRY(validate(t));
+        if (due(save_every, t->p.step) || t->p.step == t->last || t->stop) TRY(save_last(t));
+    }
+    return t->stop ? gma_fail(GMA_ERR_INTERRUPTED, "stopped after step %lld of %lld; resume goes on from there",
+                              (long long)t->p.step, (long long)s->steps)
+                   : GMA_OK;
+}
+
+static gma_status run(trainer *t) {
+    TRY(set_up(t));
+    if (t->s->resume && t->first >= t->last)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: already at step %lld of %lld; a larger number of steps goes on",
+                        t->s->out, (long long)t->first, (long long)t->last);
+    gma_status status = gmal_run_start(&t->run, t->s, t->s->force, t->s->resume ? t->first : -1);
+    if (status == GMA_OK) {
+        t->started = now();
+        tell(t, GMA_TRAIN_START, NULL);
+        if (!t->has_eval && t->s->val_fraction > 0)
+            tell(t, GMA_TRAIN_NOTE, "the data is too short for a validation part of one context: it is all trained on");
+        status = loop(t);
+    }
+    if (status != GMA_OK) gmal_run_clean(&t->run);
+    return status;
+}
+
+gma_status gma_train(const gma_settings *settings, gma_observer observer, void *context, gma_train_result *result) {
+    trainer t;
+    memset(&t, 0, sizeof t);
+    if (!settings) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
+    if (result && result->struct_size != sizeof *result)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "result->struct_size is not set");
+    t.observer = observer;
+    t.context = context;
+    gma_status s = gmal_settings_copy(settings, &t.s);
+    if (s == GMA_OK) s = gma_settings_resolve(t.s);
+    if (s == GMA_OK) {
+        const gmal_threads threads = gmal_threads_enter((int)t.s->threads);
+        t.threads = threads.now;
+        s = run(&t);
+        gmal_threads_leave(threads);
+    }
+    if (result) {
+        result->steps = t.p.step;
+        result->loss = t.p.loss;
+        result->val_loss = t.p.val_loss;
+        result->best_val_loss = t.p.best_val_loss;
+        result->seconds = t.started > 0 ? now() - t.started : 0;
+    }
+    tear_down(&t);
+    return s;
+}
