@@ -253,7 +253,7 @@ static void wrong_values(void **state) {
         refused_by_naive(f, GMA_ERR_INVALID_ARGUMENT, "log_decay", backward);
     }
     decay[3] = -0.1f;
-    static const float wrong[] = {0, -1, -INFINITY};
+    static const float wrong[] = {0, -1, -INFINITY, INFINITY, NAN};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         scale[1] = wrong[i];
         for (int backward = 0; backward < 2; backward++) {

@@ -7,7 +7,7 @@
 
 int64_t gmai_naive_seq_count(const gma_mixer *m) { return m->d.segments >= 0 ? m->d.segments : m->d.batch; }
 
-/* What the slot table cannot say. NaN passes: it is data, and shows in the results. */
+/* What the slot table cannot say. A NaN in log_decay passes: it is data, and shows in the results. */
 static gma_status check_values(const gma_mixer *m, const gmai_args *a) {
     const gma_tensor *cu = &a->t[GMA_CU_SEQLENS], *decay = &a->t[GMA_LOG_DECAY], *scale = &a->t[GMA_LOGIT_SCALE];
     if (m->d.segments >= 0) {
@@ -27,9 +27,9 @@ static gma_status check_values(const gma_mixer *m, const gmai_args *a) {
     }
     if (gmai_present(decay)) {
         if (!m->d.causal)
-            return gma_fail(GMA_ERR_UNSUPPORTED, "log_decay needs causal = 1");
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "log_decay needs causal = 1");
         if (m->d.q_len > m->d.k_len)
-            return gma_fail(GMA_ERR_UNSUPPORTED, "log_decay needs q_len <= k_len, not %lld > %lld",
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "log_decay needs q_len <= k_len, not %lld > %lld",
                             (long long)m->d.q_len, (long long)m->d.k_len);
         for (int64_t b = 0; b < decay->shape[0]; b++)
             for (int64_t h = 0; h < decay->shape[1]; h++)
@@ -39,8 +39,8 @@ static gma_status check_values(const gma_mixer *m, const gmai_args *a) {
                                         (long long)b, (long long)h, (long long)n, gmai_naive_get(decay, b, h, n, 0));
     }
     for (int64_t h = 0; gmai_present(scale) && h < scale->shape[0]; h++)
-        if (gmai_naive_get(scale, h, 0, 0, 0) <= 0)
-            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "logit_scale[%lld] is %g, not above 0", (long long)h,
+        if (!(gmai_naive_get(scale, h, 0, 0, 0) > 0 && gmai_naive_get(scale, h, 0, 0, 0) < INFINITY))
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "logit_scale[%lld] is %g, not > 0 and finite", (long long)h,
                             gmai_naive_get(scale, h, 0, 0, 0));
     return GMA_OK;
 }

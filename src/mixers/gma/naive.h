@@ -14,7 +14,7 @@
 #include "mixers/mixer_impl.h"
 
 /* The calls. mixer.c has checked shapes and types; values (order of cu_seqlens, signs) are checked here.
- * Errors: INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY. They allocate what they need and free it. */
+ * Errors: INVALID_ARGUMENT, OUT_OF_MEMORY. They allocate what they need and free it. */
 gma_status gmai_gma_naive_forward(const gma_mixer *m, const gmai_args *a);
 gma_status gmai_gma_naive_backward(const gma_mixer *m, const gmai_args *a);
 
