@@ -81,6 +81,9 @@ static int output_gradient(const gmai_call *c, worker *w, int64_t row, int64_t h
     float inverse[C], *e = w->dnt + (ptrdiff_t)p->d * C;
     for (int i = 0; i < n; i++) inverse[i] = 1.0f / den[i];
     int finite = 1;
+    /* Forward gave a number: the query saw nothing (see hide_blind there). */
+    for (int i = 0; i < n && !w->queries.finite; i++)
+        if (w->queries.phi[i] != w->queries.phi[i] && den[i] == den[i]) gmai_queries_hide(c, &w->queries, i);
     if (go.data) {
         finite &= c->kern->pack(&go, n, p->d, NULL, NULL, w->go, p->ld, NULL);
         finite &= c->kern->pack(&o, n, p->d, NULL, NULL, w->o, p->ld, NULL);

@@ -114,7 +114,11 @@ void gmai_keys_load(const gmai_call *c, gmai_keys *k, int64_t row, int64_t h, in
     k->vw = k->v;
     if (!want_values) return;
     src = gmai_rows_at(&c->a->t[GMA_V], row, h, at);
-    k->finite &= c->kern->pack(&src, n, p->d, keep, NULL, k->v, p->ld, NULL);
+    k->first_bad = n;
+    if (!c->kern->pack(&src, n, p->d, keep, NULL, k->v, p->ld, NULL)) {
+        k->finite = 0;
+        for (k->first_bad = 0; gmai_all_finite(k->v + (ptrdiff_t)k->first_bad * p->ld, (size_t)p->ld);) k->first_bad++;
+    }
     if (!k->decay.on) return;
     k->vw = k->vw_own;
     for (int j = 0; j < n; j++)
@@ -131,6 +135,12 @@ void gmai_queries_load(const gmai_call *c, gmai_queries *q, int64_t row, int64_t
     q->nvec = gmai_vectors(c, n);
     q->finite = c->kern->pack(&src, n, p->r, NULL, c->map->center(head), q->x, p->rp, q->columns);
     c->map->phi(head, c->kern, q->columns, q->nvec, q->phi);
+}
+
+void gmai_queries_hide(const gmai_call *c, gmai_queries *q, int i)
+{
+    for (int k = 0; k < c->plan->k; k++) q->phi[(ptrdiff_t)k * C + i] = 0.0f;
+    memset(q->x + (ptrdiff_t)i * c->plan->rp, 0, (size_t)c->plan->rp * sizeof(float));
 }
 
 void gmai_intra(const gmai_call *c, const gmai_keys *k, const gmai_queries *q, float *pt)

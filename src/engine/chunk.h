@@ -37,6 +37,7 @@ typedef struct gmai_keys {
     unsigned char keep_byte[C];
     int masked;
     int finite; /* all of k and v that takes part */
+    int first_bad; /* the first row of v with a value that is not finite; n when there is none */
     gmai_chunk_decay decay;
 } gmai_keys;
 
@@ -53,6 +54,9 @@ typedef struct gmai_queries {
 
 void gmai_queries_take(const gmai_plan *p, gmai_bump *b, gmai_queries *q);
 void gmai_queries_load(const gmai_call *c, gmai_queries *q, int64_t row, int64_t hq, int64_t at, int n);
+
+/* Token i of the chunk sees neither a key nor a state: whatever its query holds, it is taken out of every sum. */
+void gmai_queries_hide(const gmai_call *c, gmai_queries *q, int i);
 
 /* The state on its levels, for one key head. */
 typedef struct gmai_levels {

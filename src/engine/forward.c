@@ -34,23 +34,48 @@ size_t gmai_forward_work(const gmai_plan *p)
     return b.used;
 }
 
-/* O row by row with exact limits: a value that is not finite must not meet the zeros above the diagonal. */
-static void exact_rows(const gmai_call *c, worker *w, const float *state, int nvec, const gmai_keys *keys)
+/* O from row `i` on, row by row with exact limits: a value that is not finite must not meet the zeros above the diagonal. */
+static void exact_rows(const gmai_call *c, worker *w, int i, const float *state, int nvec, const gmai_keys *keys)
 {
     const gmai_plan *p = c->plan;
-    for (int i = 0; i < w->queries.n; i++) {
+    for (; i < w->queries.n; i++) {
         float *o = w->o + (ptrdiff_t)i * p->ld;
-        const float scale = keys && keys->decay.on ? keys->decay.read[i] : 1.0f;
+        const float scale = keys->decay.on ? keys->decay.read[i] : 1.0f;
         const gmai_term read = {w->queries.phi + i, 1, C, state, p->ld, p->k};
         if (scale != 0.0f)
             c->kern->product(1, nvec, o, p->ld, &read, &scale, NULL, 0, GMAI_FULL);
         else
             memset(o, 0, (size_t)p->ld * sizeof(float));
-        if (!keys) continue;
         const int from = keys->decay.on ? keys->decay.first[i] : 0;
         const gmai_term own = {w->pt + (ptrdiff_t)from * C + i, 1, C, keys->v + (ptrdiff_t)from * p->ld, p->ld,
                                i + 1 - from};
         c->kern->product(1, nvec, o, p->ld, &own, NULL, NULL, 1, GMAI_FULL);
+    }
+}
+
+/* O where some v_j is not finite: the rows before it with that part of V as zeros, in the same order of sums as ever, so
+ * that they keep their bits; the others exactly. */
+static void selecting_product(const gmai_call *c, worker *w, const float *state, int nvec, const gmai_keys *keys)
+{
+    const gmai_plan *p = c->plan;
+    const int bad = keys->first_bad;
+    const gmai_term read = {w->queries.phi, 1, C, state, p->ld, p->k};
+    const gmai_term own = {w->pt, 1, C, keys->v, p->ld, bad};
+    c->kern->product(bad, nvec, w->o, p->ld, &read, keys->decay.on ? keys->decay.read : NULL, &own, 0, GMAI_K_LE_M);
+    exact_rows(c, w, bad, state, nvec, keys);
+}
+
+/* A query that is not finite and sees nothing gives 0 like any other that sees nothing. */
+static void hide_blind(const gmai_call *c, gmai_queries *q, const float *state, const gmai_keys *keys)
+{
+    const gmai_plan *p = c->plan;
+    int memory = 0;
+    for (int k = 0; k < p->k && !memory; k++) memory = state[(ptrdiff_t)k * p->ld + p->d] != 0.0f;
+    for (int i = 0; i < q->n; i++) {
+        int sees = memory && !(keys && keys->decay.on && keys->decay.read[i] == 0.0f);
+        for (int j = keys && keys->decay.on ? keys->decay.first[i] : 0; keys && j <= i && !sees; j++)
+            sees = keys->keep_byte[j];
+        if (!sees) gmai_queries_hide(c, q, i);
     }
 }
 
@@ -64,6 +89,7 @@ static void read_chunk(const gmai_call *c, worker *w, int64_t row, int64_t hq, i
     const int nvec = gmai_vectors(c, p->d);
     float den[C] = {0}, inverse[C];
     gmai_queries_load(c, q, row, hq, at, n);
+    if (!q->finite) hide_blind(c, q, state, keys);
     c->kern->column_sums(q->phi, p->k, q->nvec, state + p->d, p->ld, den);
     if (decay)
         for (int i = 0; i < n; i++) den[i] = keys->decay.read[i] != 0.0f ? den[i] * keys->decay.read[i] : 0.0f;
@@ -72,10 +98,12 @@ static void read_chunk(const gmai_call *c, worker *w, int64_t row, int64_t hq, i
         gmai_intra(c, keys, q, w->pt);
         c->kern->column_sums(w->pt, n, q->nvec, NULL, 0, den);
         const gmai_term own = {w->pt, 1, C, keys->v, p->ld, n};
-        if (keys->finite && !(keys->decay.resets && !gmai_all_finite(state, p->state_floats)))
-            c->kern->product(n, nvec, w->o, p->ld, &read, decay ? keys->decay.read : NULL, &own, 0, GMAI_K_LE_M);
+        if (keys->decay.resets && !gmai_all_finite(state, p->state_floats))
+            exact_rows(c, w, 0, state, nvec, keys);
+        else if (keys->first_bad < n)
+            selecting_product(c, w, state, nvec, keys);
         else
-            exact_rows(c, w, state, nvec, keys);
+            c->kern->product(n, nvec, w->o, p->ld, &read, decay ? keys->decay.read : NULL, &own, 0, GMAI_K_LE_M);
     } else {
         c->kern->product(n, nvec, w->o, p->ld, &read, NULL, NULL, 0, GMAI_FULL);
     }

@@ -125,6 +125,14 @@ static void gamma_of(const gma_mixer *m, const step_layout *l, const float *head
     for (int64_t k = l->k; k < l->kp; k++) gamma[k] = 0.0f;
 }
 
+/* Nothing has been written yet: every query gives 0, one that is not finite too. */
+static int is_empty(const step_layout *l, const float *hi)
+{
+    for (int64_t k = 0; k < l->k; k++)
+        if (hi[k * l->ld + l->d] != 0.0f) return 0;
+    return 1;
+}
+
 static void step_one(const gma_mixer *m, const gmai_args *a, const step_layout *l, int64_t bi, int64_t h)
 {
     const gma_mixer_desc *d = &m->d;
@@ -156,6 +164,7 @@ static void step_one(const gma_mixer *m, const gmai_args *a, const step_layout *
     for (int64_t j = 0; j < group; j++) {
         const int64_t hq = h * group + j, at = bi * o->stride[0] + hq * o->stride[1];
         gamma_of(m, l, head, &a->t[GMA_Q], bi, hq, centred, gamma);
+        if (gamma[0] != gamma[0] && is_empty(l, hi)) memset(gamma, 0, (size_t)l->kp * sizeof(float));
         kern->step_read(hi, gamma, (int)l->k, (int)l->ld, out);
         const float inverse = 1.0f / (out[l->d] + (float)d->eps);
         for (int64_t i = 0; i < l->d; i++) gmai_store_f32(o, at + i * o->stride[3], out[i] * inverse);
