@@ -46,11 +46,12 @@ test-sanitized:
 	cmake --build build-asan-ubsan --parallel $(JOBS)
 	cd build-asan-ubsan && $(CTEST) -LE 'long|install'
 
+# Without threads: qemu-user is slow and, under new kernels, stands still when a thread starts.
 test-arm64:
 	tools/deps.sh arm64
-	cmake -S . -B build-arm64 -DCMAKE_TOOLCHAIN_FILE=cmake/arm64.cmake -DCMAKE_BUILD_TYPE=Release -DGMA_LM=OFF -DGMA_TESTS=ON
+	cmake -S . -B build-arm64 -DCMAKE_TOOLCHAIN_FILE=cmake/arm64.cmake -DCMAKE_BUILD_TYPE=Release -DGMA_LM=OFF -DGMA_OPENMP=OFF -DGMA_TESTS=ON
 	cmake --build build-arm64 --parallel $(JOBS)
-	cd build-arm64 && $(CTEST) -L 'golden|conformance'
+	cd build-arm64 && $(CTEST) -L 'golden|conformance' -E i_threads
 
 install: all
 	cmake --install build --prefix '$(PREFIX)'
