@@ -42,11 +42,6 @@ static void ragged_lengths(void **state) {
 
 static void same_four_times(const gma_mixer_desc *d, unsigned extras, tst_rng *rng) {
     tst_problem p = tst_problem_random(d, NULL, extras | TST_BACKWARD, rng);
-    /* Inputs of half the usual size: with R = 96 the logits of unit inputs reach 100, whose rounding alone is 1e-5. */
-    for (int64_t i = 0; i < p.in[GMA_Q].n; i++)
-        p.in[GMA_Q].x[i] *= 0.5;
-    for (int64_t i = 0; i < p.in[GMA_K].n; i++)
-        p.in[GMA_K].x[i] *= 0.5;
     tst_result want = tst_must_run(&p, &TST_NAIVE, 0);
     tst_engine engines[32];
     const int one = 1, n = tst_engines(engines, 0, &one, 1);
