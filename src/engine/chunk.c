@@ -87,6 +87,20 @@ static void decay_load(const gma_tensor *t, int64_t row, int64_t h, int64_t at, 
     d->total.dead = d->resets;
 }
 
+/* The rows of t one chunk further on. */
+static gmai_ahead ahead_of(const gma_tensor *t, int64_t row, int64_t h, int64_t at)
+{
+    gmai_ahead a = {0, 0, 0, 0};
+    if (!gmai_present(t)) return a;
+    const int64_t size = (int64_t)gma_dtype_size((gma_dtype)t->dtype);
+    const int64_t offset = row * t->stride[0] + h * t->stride[1] + (at + C) * t->stride[2];
+    a.first = (uintptr_t)t->data + (uintptr_t)(offset * size);
+    a.stride = t->stride[2] * size;
+    a.bytes = (int)(t->shape[3] * size);
+    a.rows = C;
+    return a;
+}
+
 void gmai_keys_load(const gmai_call *c, gmai_keys *k, int64_t row, int64_t h, int64_t at, int n, float *phi,
                     int want_values)
 {
@@ -107,7 +121,8 @@ void gmai_keys_load(const gmai_call *c, gmai_keys *k, int64_t row, int64_t h, in
     gmai_rows src = gmai_rows_at(&c->a->t[GMA_K], row, h, at);
     k->finite = c->kern->pack(&src, n, p->r, keep, c->map->center(head), k->x, p->rp, phi ? k->columns : NULL);
     if (phi) {
-        c->map->phi(head, c->kern, k->columns, k->nvec, phi);
+        const gmai_ahead ahead[2] = {ahead_of(&c->a->t[GMA_K], row, h, at), ahead_of(&c->a->t[GMA_V], row, h, at)};
+        c->map->phi(head, c->kern, k->columns, k->nvec, phi, ahead);
         if (k->masked || n % c->kern->lanes) c->kern->scale_columns(phi, p->k, k->nvec, k->keep);
     }
     decay_load(&c->a->t[GMA_LOG_DECAY], row, h, at, n, &k->decay);
@@ -134,7 +149,8 @@ void gmai_queries_load(const gmai_call *c, gmai_queries *q, int64_t row, int64_t
     q->n = n;
     q->nvec = gmai_vectors(c, n);
     q->finite = c->kern->pack(&src, n, p->r, NULL, c->map->center(head), q->x, p->rp, q->columns);
-    c->map->phi(head, c->kern, q->columns, q->nvec, q->phi);
+    const gmai_ahead ahead[2] = {ahead_of(&c->a->t[GMA_Q], row, hq, at), ahead_of(&c->a->t[GMA_O], row, hq, at)};
+    c->map->phi(head, c->kern, q->columns, q->nvec, q->phi, ahead);
 }
 
 void gmai_queries_hide(const gmai_call *c, gmai_queries *q, int i)

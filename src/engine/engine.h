@@ -26,8 +26,9 @@
 typedef struct gmai_map {
     /* What pack subtracts from every input row (padded), or NULL. */
     const float *(*center)(const void *head);
-    /* Columns of packed inputs -> phi (features, GMAI_CHUNK). */
-    void (*phi)(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi);
+    /* Columns of packed inputs -> phi (features, GMAI_CHUNK). ahead[2]: rows worth fetching meanwhile, or NULL. */
+    void (*phi)(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
+                const gmai_ahead *ahead);
     /* dphi -> dx (rows), adding to the head's parameter sums; dphi may be destroyed.
      * dot(token) = <phi, dphi>, wanted by the decay. */
     void (*backward)(const void *head, const gmai_kernels *kern, const float *rows, const float *phi, float *dphi,

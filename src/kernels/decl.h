@@ -8,7 +8,7 @@ int GMAI_K(pack)(const gmai_rows *src, int n, int width, const uint8_t *keep,
     const float *center, float *rows, int ld, float *columns);
 void GMAI_K(unpack)(const float *rows, int ld, int n, int width, const float *scale, const gmai_rows *dst);
 void GMAI_K(transpose)(const float *src, int lds, int rows, int cols, float *dst, int ldd);
-void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits);
+void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead);
 int GMAI_K(softmax)(float *logits, int k, int nvec);
 void GMAI_K(softmax_backward)(const float *gamma, float *dgamma, int k, int nvec, float *dot);
 void GMAI_K(mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,

@@ -26,6 +26,14 @@ typedef struct gmai_rows {
     int dtype; /* GMA_F32 or GMA_BF16 */
 } gmai_rows;
 
+/* Rows that will be wanted in the next chunk. Fetched while this one computes: a prefetch never faults, so they may lie
+ * behind the caller's memory, and are kept as integers. rows = 0: none. */
+typedef struct gmai_ahead {
+    uintptr_t first;
+    int64_t stride; /* bytes */
+    int bytes, rows;
+} gmai_ahead;
+
 /* One mixture in the form the kernels want; see src/mixers/gma/prepare.c for how it is made.
  *   t_kr = (x_r - c_r) w_kr - mw_kr,  logit_k = konst_k - sum_r t_kr^2  */
 typedef struct gmai_mixture {
@@ -68,8 +76,8 @@ typedef struct gmai_kernels {
     /* dst[c][r] = src[r][c]; rows, cols and leading dimensions are multiples of the lanes, or padded to them. */
     void (*transpose)(const float *src, int lds, int rows, int cols, float *dst, int ldd);
 
-    /* columns of centred x -> logits (k4 rows). */
-    void (*logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits);
+    /* columns of centred x -> logits (k4 rows). ahead[2]: what to prefetch meanwhile, or NULL. */
+    void (*logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead);
     /* In place over K rows. Returns 1 when some column's largest logit is not finite (such a column is NaN). */
     int (*softmax)(float *logits, int k, int nvec);
     /* dgamma -> dlogits, in place: gamma o (dgamma - dot), dot(token) = <gamma, dgamma>, which is also given. */

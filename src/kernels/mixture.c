@@ -53,12 +53,26 @@ GMAI_INLINE void logits_block(const gmai_mixture *m, int kb, const float *x, int
     }
 }
 
-void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits)
+/* Part kb of `blocks` of what lies ahead: spread over the blocks, the loads hide behind the arithmetic. */
+static inline void fetch_ahead(const gmai_ahead *a, int kb, int blocks)
+{
+    for (int i = kb * a->rows / blocks; i < (kb + 1) * a->rows / blocks; i++)
+        for (int j = 0; j < a->bytes; j += 64)
+            __builtin_prefetch((const void *)(a->first + (uintptr_t)((int64_t)i * a->stride) + (uintptr_t)j));
+}
+
+void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead)
 {
     const int blocks = (m->k + GMAI_MK - 1) / GMAI_MK;
     int v = 0;
     for (; v + GMAI_NV <= nvec; v += GMAI_NV)
-        for (int kb = 0; kb < blocks; kb++) logits_block(m, kb, columns + v * VL, GMAI_NV, logits + v * VL);
+        for (int kb = 0; kb < blocks; kb++) {
+            if (ahead && v == 0) {
+                fetch_ahead(&ahead[0], kb, blocks);
+                fetch_ahead(&ahead[1], kb, blocks);
+            }
+            logits_block(m, kb, columns + v * VL, GMAI_NV, logits + v * VL);
+        }
     for (; v < nvec; v++)
         for (int kb = 0; kb < blocks; kb++) logits_block(m, kb, columns + v * VL, 1, logits + v * VL);
 }
@@ -82,7 +96,7 @@ GMAI_INLINE int softmax_block(float *l, int k, int nv)
 #pragma GCC unroll 4
         for (int v = 0; v < nv; v++) {
             float *p = l + (ptrdiff_t)i * C + v * VL;
-            const vf e = v_exp(v_sub(v_load(p), top[v]));
+            const vf e = v_exp_negative(v_sub(v_load(p), top[v]));
             v_store(p, e);
             sum[v] = v_add(sum[v], e);
         }

@@ -30,15 +30,6 @@ void GMAI_K(transpose)(const float *src, int lds, int rows, int cols, float *dst
             transpose_block(src + (ptrdiff_t)i * lds + j, lds, dst + (ptrdiff_t)j * ldd + i, ldd);
 }
 
-/* The same row of the next chunk: by the time its turn comes it is in the cache. A prefetch never faults. */
-static inline void prefetch_row(const gmai_rows *r, int i, int width)
-{
-    const int size = r->dtype == GMA_BF16 ? 2 : 4;
-    /* As an integer: it may lie behind the caller's memory. */
-    const uintptr_t p = (uintptr_t)r->data + (uintptr_t)((int64_t)(i + GMAI_CHUNK) * r->stride * size);
-    for (int j = 0; j < width * size; j += 64) __builtin_prefetch((const void *)(p + (uintptr_t)j));
-}
-
 int GMAI_K(pack)(const gmai_rows *src, int n, int width, const uint8_t *keep,
     const float *center, float *rows, int ld, float *columns)
 {
@@ -46,7 +37,6 @@ int GMAI_K(pack)(const gmai_rows *src, int n, int width, const uint8_t *keep,
     int finite = 1;
     for (int i = 0; i < n; i++) {
         float *d = rows + (ptrdiff_t)i * ld;
-        prefetch_row(src, i, width);
         /* x - x is 0 for a finite x and NaN otherwise: one sum tells for the whole row. */
         vf bad = v_set1(0.0f);
         for (int j = 0; j < ld; j += VL) {
@@ -75,7 +65,6 @@ void GMAI_K(unpack)(const float *rows, int ld, int n, int width, const float *sc
     for (int i = 0; i < n; i++) {
         const float *s = rows + (ptrdiff_t)i * ld;
         const vf f = v_set1(scale ? scale[i] : 1.0f);
-        prefetch_row(dst, i, width);
         for (int j = 0; j < width; j += VL) {
             const int left = width - j;
             const vf x = scale ? v_mul(v_load(s + j), f) : v_load(s + j);

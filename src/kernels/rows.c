@@ -193,7 +193,7 @@ void GMAI_K(step_softmax)(float *logits, int kp)
     const vf t = v_set1(top);
     vf sum = v_set1(0.0f);
     for (int k = 0; k < kp; k += VL) {
-        const vf e = v_exp(v_sub(v_load(logits + k), t));
+        const vf e = v_exp_negative(v_sub(v_load(logits + k), t));
         v_store(logits + k, e);
         sum = v_add(sum, e);
     }

@@ -47,6 +47,15 @@ static inline vf v_scale2(vf a, vf n)
     const vf q = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, h), bias), 23));
     return v_mul(v_mul(a, p), q);
 }
+static inline vf v_scale2_normal(vf a, vf n)
+{
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+}
+static inline vf v_zero_below(vf x, float limit, vf y)
+{
+    return _mm256_and_ps(y, _mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_NLT_UQ));
+}
 static inline vf v_exponent(vf x)
 {
     return _mm256_cvtepi32_ps(

@@ -35,6 +35,11 @@ static inline vf v_round(vf a)
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
 static inline vf v_scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+static inline vf v_scale2_normal(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+static inline vf v_zero_below(vf x, float limit, vf y)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ), y);
+}
 static inline vf v_exponent(vf x) { return _mm512_getexp_ps(x); }
 static inline vf v_mantissa(vf x) { return _mm512_getmant_ps(x, _MM_MANT_NORM_1_2, _MM_MANT_SIGN_src); }
 static inline vf v_select_ge0(vf m, vf a, vf b)

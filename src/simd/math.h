@@ -6,20 +6,33 @@
 /* e^x.  n = round(x / ln 2), r = x - n ln 2 in two steps (the first constant has 9 bits: n times it is exact),
  * e^r = 1 + r + r^2 P(r) with P of degree 5 on |r| <= ln 2 / 2 (coefficients: Cephes, Moshier).
  * Within 2 ulp where the result is normal; below that it goes to 0, above the largest float to infinity. */
-static inline vf v_exp(vf x)
+static inline vf v_exp_reduced(vf x, vf *n)
 {
-    x = v_min(v_set1(89.0f), v_max(v_set1(-104.5f), x));
-    const vf n = v_round(v_mul(x, v_set1(1.44269504088896341f)));
-    vf r = v_fnma(n, v_set1(0.693359375f), x);
-    r = v_fnma(n, v_set1(-2.12194440e-4f), r);
+    *n = v_round(v_mul(x, v_set1(1.44269504088896341f)));
+    vf r = v_fnma(*n, v_set1(0.693359375f), x);
+    r = v_fnma(*n, v_set1(-2.12194440e-4f), r);
     vf p = v_set1(1.9875691500e-4f);
     p = v_fma(p, r, v_set1(1.3981999507e-3f));
     p = v_fma(p, r, v_set1(8.3334519073e-3f));
     p = v_fma(p, r, v_set1(4.1665795894e-2f));
     p = v_fma(p, r, v_set1(1.6666665459e-1f));
     p = v_fma(p, r, v_set1(5.0000001201e-1f));
-    p = v_add(v_fma(v_mul(r, r), p, r), v_set1(1.0f));
+    return v_add(v_fma(v_mul(r, r), p, r), v_set1(1.0f));
+}
+
+static inline vf v_exp(vf x)
+{
+    vf n;
+    const vf p = v_exp_reduced(v_min(v_set1(89.0f), v_max(v_set1(-104.5f), x)), &n);
     return v_scale2(p, n);
+}
+
+/* e^x for x <= 0, as a softmax needs it: cheaper, and exactly 0 below -87 (1.6e-38, where normal numbers end). */
+static inline vf v_exp_negative(vf x)
+{
+    vf n;
+    const vf p = v_exp_reduced(v_max(v_set1(-87.0f), x), &n);
+    return v_zero_below(x, -87.0f, v_scale2_normal(p, n));
 }
 
 /* 2 atanh(s) = log((1 + s) / (1 - s)) for |s| <= 1/3, by its series to s^17: 1e-10 relative at the ends. */

@@ -48,6 +48,15 @@ static inline vf v_scale2(vf a, vf n)
     const vf q = vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vsubq_s32(i, h), bias), 23));
     return vmulq_f32(vmulq_f32(a, p), q);
 }
+static inline vf v_scale2_normal(vf a, vf n)
+{
+    return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vcvtnq_s32_f32(n), 23)));
+}
+static inline vf v_zero_below(vf x, float limit, vf y)
+{
+    return vreinterpretq_f32_u32(
+        vbicq_u32(vreinterpretq_u32_f32(y), vcltq_f32(x, vdupq_n_f32(limit))));
+}
 static inline vf v_exponent(vf x)
 {
     const uint32x4_t e = vshrq_n_u32(vreinterpretq_u32_f32(x), 23);

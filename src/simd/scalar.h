@@ -43,6 +43,9 @@ static inline vf v_scale2(vf a, vf n)
     if (!(n >= -300.0f && n <= 300.0f)) return a * n;
     return ldexpf(a, (int)n);
 }
+/* The same where the result is normal. */
+static inline vf v_scale2_normal(vf a, vf n) { return v_scale2(a, n); }
+static inline vf v_zero_below(vf x, float limit, vf y) { return x < limit ? 0.0f : y; }
 /* x = m 2^e with m in [1, 2), for positive normal x. */
 static inline vf v_exponent(vf x)
 {

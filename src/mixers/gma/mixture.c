@@ -115,10 +115,11 @@ static void rescue_column(const gmai_gma_head *g, const float *columns, int toke
         }
 }
 
-static void map_phi(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi)
+static void map_phi(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
+                    const gmai_ahead *ahead)
 {
     const gmai_gma_head *g = head;
-    kern->logits(&g->m, columns, nvec, phi);
+    kern->logits(&g->m, columns, nvec, phi, ahead);
     if (kern->softmax(phi, g->m.k, nvec))
         for (int t = 0; t < nvec * kern->lanes; t++)
             if (phi[t] != phi[t]) rescue_column(g, columns, t, phi);
