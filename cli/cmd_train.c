@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli/lm_settings.h"
+#include "cli/patience.h"
 
 static volatile sig_atomic_t caught; /* the signal that asked to stop */
 
@@ -212,6 +213,7 @@ int gma_cmd_train(int argc, char **argv) {
         }
     }
     if (code < 0) {
+        gma_cli_be_patient(argv);
         view v = {isatty(STDOUT_FILENO), strtoll(every, NULL, 10), strcmp(unit, "bytes") == 0 ? "byte" : "token", out};
         gma_train_result result = {.struct_size = sizeof result};
         print_settings(settings);

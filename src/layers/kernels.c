@@ -1,6 +1,7 @@
 /* Which kernels run: one table a CPU tier, picked once a process; and the double kernels. */
 #include "layers/kernels.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 
 #define GMAL_JOIN_(a, b) a##__##b
@@ -66,9 +67,17 @@ gma_status gmal_kernels_init(void) {
     return gma_isa_default(&isa);
 }
 
+/* Found once: asking the CPU what it can do (cpuid) costs microseconds in a virtual machine. Threads that come first at
+ * the same time all find the same table. */
 const gmal_kernels_f32 *gmal_get_kernels_f32(void) {
-    gma_isa isa; /* decided once inside libgma; asking again costs a load */
-    return gma_isa_default(&isa) == GMA_OK ? best_up_to(isa) : &table_scalar;
+    static _Atomic(const gmal_kernels_f32 *) found;
+    const gmal_kernels_f32 *table = atomic_load_explicit(&found, memory_order_relaxed);
+    if (!table) {
+        gma_isa isa;
+        table = gma_isa_default(&isa) == GMA_OK ? best_up_to(isa) : &table_scalar;
+        atomic_store_explicit(&found, table, memory_order_relaxed);
+    }
+    return table;
 }
 
 const gmal_kernels_f64 *gmal_get_kernels_f64(void) { return &table_f64; }

@@ -1,0 +1,123 @@
+/* gma eval: the loss of a model on a file. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli/options.h"
+#include "cli/patience.h"
+#include "gma/train.h"
+
+typedef struct baselines {
+    int wanted;
+    double bigram, trigram;
+} baselines;
+
+static void print_table(const gma_eval_result *r, const char *unit, const baselines *b) {
+    printf("%lld %ss in %lld windows, %.1f s\n", (long long)r->tokens, unit, (long long)r->windows, r->seconds);
+    printf("%-14s %10s %10s %12s\n", "", "nats/token", "bits/token", "perplexity");
+    printf("%-14s %10.4f %10.4f %12.3f\n", "model", r->loss, r->bits_per_token, r->perplexity);
+    if (b->wanted) {
+        printf("%-14s %10.4f %10.4f %12.3f\n", "bigram table", b->bigram, b->bigram / log(2.0), exp(b->bigram));
+        printf("%-14s %10.4f %10.4f %12.3f\n", "trigram table", b->trigram, b->trigram / log(2.0), exp(b->trigram));
+    }
+}
+
+static void print_json(const gma_eval_result *r, const char *model, const char *data, const char *split,
+                       const baselines *b) {
+    printf("{\"model\": ");
+    gma_cli_json_string(stdout, model);
+    printf(", \"data\": ");
+    gma_cli_json_string(stdout, data);
+    printf(", \"split\": \"%s\", \"tokens\": %lld, \"windows\": %lld, \"loss\": %.17g, \"bits_per_token\": %.17g, "
+           "\"perplexity\": %.17g, \"seconds\": %.3f",
+           split, (long long)r->tokens, (long long)r->windows, r->loss, r->bits_per_token, r->perplexity, r->seconds);
+    if (b->wanted) {
+        printf(", \"bigram_loss\": %.17g, \"trigram_loss\": %.17g", b->bigram, b->trigram);
+    }
+    printf("}\n");
+}
+
+int gma_cmd_eval(int argc, char **argv) {
+    static const char *const splits[] = {"all", "train", "val"};
+    gma_eval_options o;
+    gma_eval_options_init(&o);
+    const char *data = NULL;
+    int split, json, beat;
+    int64_t threads;
+    baselines b = {0, 0, 0};
+    gma_cli_option options[] = {
+        {.name = "data", .type = GMA_CLI_STRING, .hint = "FILE", .value = &data, .help = "what to evaluate on (required)"},
+        {.name = "split", .type = GMA_CLI_CHOICE, .hint = "all|train|val", .def = "all", .value = &split,
+         .help = "which part of the file; train and val are cut as gma train cuts them"},
+        {.name = "val-fraction", .type = GMA_CLI_REAL, .hint = "X", .def = "0.1", .min = 0, .max = 0.999,
+         .value = &o.val_fraction, .help = "part of the file, at its end, that is for validation"},
+        {.name = "context", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 1 << 24, .value = &o.context,
+         .help = "tokens predicted in one go, from an empty state; 0 = as trained"},
+        {.name = "batch", .type = GMA_CLI_INT, .hint = "N", .def = "16", .min = 1, .max = 1 << 20, .value = &o.batch,
+         .help = "windows computed together"},
+        {.name = "windows", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 1e12,
+         .value = &o.max_windows, .help = "only the first N windows; 0 = all"},
+        {.name = "baselines", .type = GMA_CLI_FLAG, .value = &b.wanted,
+         .help = "also a bigram and a trigram table of the training part, on the validation part (--split val)"},
+        {.name = "beat-baselines", .type = GMA_CLI_FLAG, .value = &beat,
+         .help = "the same, and exit with 1 unless the model beats both"},
+        GMA_CLI_OPTION_THREADS(&threads),
+        GMA_CLI_OPTION_JSON(&json),
+    };
+    const gma_cli_spec spec = {.verb = "eval",
+                               .operands = "MODEL",
+                               .min_operands = 1,
+                               .max_operands = 1,
+                               .about = "loss, bits per token and perplexity of a model on a file",
+                               .options = options,
+                               .option_count = GMA_CLI_COUNT(options),
+                               .notes = "MODEL is a checkpoint folder, or a run folder: then its best/ is used.\n"
+                                        "For a byte model a token is a byte. The file is cut into windows that do not\n"
+                                        "overlap; a rest shorter than a window is not used."};
+    const char **operands = calloc((size_t)argc + 1, sizeof *operands);
+    int count = 0;
+    int code = operands != NULL ? gma_cli_parse(&spec, argc, argv, operands, &count) : 1;
+    const char *model = code < 0 ? operands[0] : NULL;
+    free(operands);
+    if (code >= 0) {
+        return code;
+    }
+    b.wanted |= beat;
+    if (data == NULL) {
+        return gma_cli_misuse(&spec, "--data FILE is needed");
+    }
+    if (b.wanted && split != GMA_SPLIT_VAL) {
+        return gma_cli_misuse(&spec, "--baselines needs --split val");
+    }
+    gma_cli_be_patient(argv);
+    o.split = split;
+    o.threads = (int32_t)threads;
+    gma_lm *lm = NULL;
+    gma_lm_config c;
+    gma_eval_result r = {.struct_size = sizeof r};
+    gma_status s = gma_lm_load(model, &lm);
+    if (s == GMA_OK) {
+        s = gma_lm_get_config(lm, &c);
+    }
+    if (s == GMA_OK) {
+        s = gma_eval(lm, data, &o, &r);
+    }
+    gma_lm_destroy(lm);
+    if (s == GMA_OK && b.wanted) {
+        s = gma_ngram_loss(data, o.val_fraction, 2, &b.bigram);
+        s = s == GMA_OK ? gma_ngram_loss(data, o.val_fraction, 3, &b.trigram) : s;
+    }
+    if (s != GMA_OK) {
+        return gma_cli_fail(&spec);
+    }
+    if (json) {
+        print_json(&r, model, data, splits[split], &b);
+    } else {
+        print_table(&r, c.tokenizer == GMA_LM_TOKENIZER_BYTES ? "byte" : "token", &b);
+    }
+    if (beat && !(r.loss < b.bigram && r.loss < b.trigram)) {
+        fflush(stdout);
+        fprintf(stderr, "gma eval: the model does not beat both tables\n");
+        return 1;
+    }
+    return 0;
+}
