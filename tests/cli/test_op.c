@@ -411,6 +411,13 @@ static void limit_file_size(void) {
     setrlimit(RLIMIT_FSIZE, &limit);
 }
 
+/* ThreadSanitizer's own start needs a file that the limit does not allow. */
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#endif
+#endif
+
 /* An output that does not fit leaves the old one and nothing beside it. */
 static void test_no_room(void **state) {
     (void)state;
@@ -418,6 +425,9 @@ static void test_no_room(void **state) {
     save_hand();
     CLI("op", "hand", "out");
     assert_success();
+#ifdef UNDER_TSAN
+    skip();
+#endif
     int before = cli_entries();
     cli_prepare = limit_file_size;
     CLI("op", "hand", "out", "--responsibilities");
