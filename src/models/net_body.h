@@ -241,6 +241,19 @@ static void rotate(net *n, real *qkv, int64_t ld, int sign) {
     GMAL_T(gmal_rotary)(qkv + l->q, ld, n->cs, n->B, n->T, l->c.kv_heads, l->c.routing_dim, sign, n->threads);
 }
 
+/* The mixer refuses a scale that is not positive and finite; a diverging run reaches that, and should hear which
+ * parameter it was. */
+static gma_status logit_scales(const net *n, const gmal_block *b, const real *params, real *scale) {
+    for (int64_t h = 0; h < n->l->c.kv_heads; h++) {
+        const double p = (double)params[b->logit_scale + h];
+        scale[h] = (real)exp(p);
+        if (!(scale[h] > 0) || !isfinite(scale[h]))
+            return gma_fail(GMA_ERR_NON_FINITE, "blocks.%d.mixer.log_logit_scale (%g has no finite exponential)",
+                            (int)(b - n->l->blocks), p);
+    }
+    return GMA_OK;
+}
+
 static gma_status mixer_forward(net *n, act *a, const gmal_block *b, const real *params) {
     const gmal_layout *l = n->l;
     const int64_t ld = l->c.conv ? l->qkv : l->proj;
@@ -252,7 +265,7 @@ static gma_status mixer_forward(net *n, act *a, const gmal_block *b, const real 
     if (l->forget)
         GMAL_T(gmal_forget_forward)
         (a->p + l->qkv + l->gate, l->proj, params + b->forget_b, a->decay, n->B, n->T, l->forget, n->threads);
-    for (int64_t h = 0; a->scale && h < l->c.kv_heads; h++) a->scale[h] = (real)exp((double)params[b->logit_scale + h]);
+    if (a->scale) TRY(logit_scales(n, b, params, a->scale));
     const GMAL_T(gmal_mixer_io) io = mixer_io(n, a, b, params);
     const gma_exec x = {sizeof x, n->threads, 0, n->scratch, n->scratch_bytes, a->saved, a->saved ? n->size.saved : 0};
     TRY(GMAL_T(gmal_mixer_forward)(n->mixer, &io, &x));

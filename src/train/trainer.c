@@ -2,6 +2,7 @@
  * but lines of metrics. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -160,6 +161,15 @@ static gma_status not_finite(const trainer *t, const char *what) {
     return gma_fail(GMA_ERR_NON_FINITE, "step %lld: %s is not finite; first bad tensor: the loss itself", step, what);
 }
 
+/* The same where the network itself found it; its line names the tensor. */
+static gma_status diverged(const trainer *t, const char *what) {
+    char found[256];
+    snprintf(found, sizeof found, "%s", gma_last_error());
+    const char *param = gmal_first_bad_tensor(t->lm->layout, t->lm->values);
+    return gma_fail(GMA_ERR_NON_FINITE, "step %lld: %s is not finite; first bad tensor: %s", (long long)t->p.step + 1,
+                    what, param ? param : found);
+}
+
 static gma_status one_step(trainer *t) {
     const gma_settings *s = t->s;
     const int64_t T = s->model.context, B = s->batch;
@@ -173,7 +183,10 @@ static gma_status one_step(trainer *t) {
         for (int64_t b = 0; b < B; b++)
             gmal_tokens_window(&t->data, gmal_order_window(&t->train, T, gmal_key((uint64_t)s->seed, 1), sample + b), T,
                                t->x + b * T, t->y + b * T);
-        TRY(gmal_net_backward_f32(t->net, t->lm->values, t->grads, t->x, t->y, 1 / targets, key ? key : 1, &sum));
+        const gma_status status = gmal_net_backward_f32(t->net, t->lm->values, t->grads, t->x, t->y, 1 / targets,
+                                                        key ? key : 1, &sum);
+        if (status == GMA_ERR_NON_FINITE) return diverged(t, "the network");
+        TRY(status);
         total += sum;
     }
     t->grad_norm = gmal_grad_norm(&t->opt, t->grads, t->threads);
@@ -229,6 +242,7 @@ static gma_status validate(trainer *t) {
     TRY(check_parameters(t));
     const gma_status status = gmal_evaluate(&t->eval, t->lm->values, ask_stop, t, &loss);
     if (status == GMA_ERR_INTERRUPTED) return GMA_OK; /* the loop sees t->stop; this validation is dropped */
+    if (status == GMA_ERR_NON_FINITE) return diverged(t, "the network");
     TRY(status);
     if (!isfinite(loss))
         return gma_fail(GMA_ERR_NON_FINITE, "step %lld: the validation loss is not finite", (long long)t->p.step);

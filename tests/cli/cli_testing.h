@@ -79,8 +79,8 @@ static inline int cli_run_to(const char *to, const char *const *words) {
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
-        char *argv[40] = {(char[]){"gma"}};
-        for (int i = 0; words[i] != NULL && i < 38; i++) {
+        char *argv[100] = {(char[]){"gma"}};
+        for (int i = 0; words[i] != NULL && i < 98; i++) {
             argv[i + 1] = strdup(words[i]);
         }
         int in_fd = open("/dev/null", O_RDONLY);

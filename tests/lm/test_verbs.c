@@ -1,0 +1,374 @@
+/* gma train, eval, generate and plot as a user runs them: results, resuming bit for bit, stopping, every refusal. */
+#define _POSIX_C_SOURCE 200809L
+#include "cli/cli_testing.h"
+
+#include <math.h>
+#include <signal.h>
+#include <time.h>
+
+/* The settings of nearly every run here: seconds on one core. */
+#define SMALL                                                                                                        \
+    "--preset", "tiny", "--layers", "1", "--width", "16", "--heads", "2", "--components", "4", "--context", "16",     \
+        "--batch", "4", "--threads", "2", "--eval-windows", "8", "--warmup", "3"
+
+static void put_bytes(const char *name, const void *data, size_t n) {
+    FILE *f = fopen(in_cli_folder(name), "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    fclose(f);
+}
+
+/* The first 60,000 bytes of the bundled text. */
+static int make_text(void **state) {
+    static char text[60000];
+    if (make_cli_folder(state) != 0) return -1;
+    FILE *f = fopen("data/tinyshakespeare/input.txt", "rb");
+    if (!f || fread(text, 1, sizeof text, f) != sizeof text) return -1;
+    fclose(f);
+    put_bytes("text", text, sizeof text);
+    return 0;
+}
+
+static char *contents(const char *name, size_t *size) {
+    FILE *f = fopen(in_cli_folder(name), "rb");
+    *size = 0;
+    if (!f) return NULL;
+    char *p = malloc(1 << 20);
+    *size = fread(p, 1, (1 << 20) - 1, f);
+    p[*size] = 0;
+    fclose(f);
+    return p;
+}
+
+static int exists(const char *name) { return access(in_cli_folder(name), F_OK) == 0; }
+
+static void assert_same_file(const char *a, const char *b) {
+    size_t n, m;
+    char *x = contents(a, &n), *y = contents(b, &m);
+    assert_non_null(x);
+    assert_non_null(y);
+    assert_int_equal(n, m);
+    assert_memory_equal(x, y, n);
+    free(x);
+    free(y);
+}
+
+/* The call fails with `code`, one line on stderr that holds `text`, and leaves no `folder` behind. */
+static void expect_refusal(int code, const char *text, const char *folder) {
+    if (cli.code != code || cli_lines(cli.err) != 1 || !strstr(cli.err, text))
+        fprintf(stderr, "exit %d, wanted %d and \"%s\"; stderr: %s", cli.code, code, text, cli.err);
+    assert_int_equal(cli.code, code);
+    assert_int_equal(cli_lines(cli.err), 1);
+    assert_non_null(strstr(cli.err, text));
+    if (folder) assert_false(exists(folder));
+}
+
+static double json_number_in(const char *text, const char *key) {
+    char quoted[64];
+    snprintf(quoted, sizeof quoted, "\"%s\": ", key);
+    const char *at = strstr(text, quoted);
+    assert_non_null(at);
+    return strtod(at + strlen(quoted), NULL);
+}
+
+/* ---- Learning -------------------------------------------------------------------------------------------------- */
+
+static void test_training_learns(void **state) {
+    (void)state;
+    assert_int_equal(CLI("train", "--data", "text", "--out", "runs/learn", "--preset", "tiny", "--steps", "60"), 0);
+    assert_non_null(strstr(cli.out, "layers"));
+    assert_non_null(strstr(cli.out, "step 60/60"));
+    assert_true(exists("runs/learn/config.json"));
+    assert_true(exists("runs/learn/last/optimizer.safetensors"));
+    /* A table of single letters costs 3.3 nats a byte, no model at all 5.5. */
+    assert_int_equal(CLI("eval", "runs/learn", "--data", "text", "--split", "val", "--windows", "64", "--json"), 0);
+    const double loss = json_number_in(cli.out, "loss");
+    assert_true(loss > 1 && loss < 2.95);
+    assert_true(fabs(json_number_in(cli.out, "bits_per_token") - loss / log(2.0)) < 1e-12);
+    assert_true(fabs(json_number_in(cli.out, "perplexity") - exp(loss)) < 1e-9);
+    assert_int_equal(json_number_in(cli.out, "tokens"), 64 * 64);
+    /* The figure is the one training reported. */
+    size_t n;
+    char *metrics = contents("runs/learn/metrics.jsonl", &n);
+    assert_true(fabs(json_number_in(metrics + n - 120, "val_loss") - loss) < 1e-6 * loss);
+    free(metrics);
+    assert_int_equal(CLI("eval", "runs/learn", "--data", "text", "--split", "val", "--baselines"), 0);
+    assert_non_null(strstr(cli.out, "trigram table"));
+    assert_int_equal(CLI("eval", "runs/learn/last", "--data", "text", "--split", "val", "--beat-baselines"), 1);
+    assert_non_null(strstr(cli.err, "does not beat"));
+    /* The saved settings make the same run again. */
+    assert_int_equal(CLI("train", "--config", "runs/learn/config.json", "--out", "runs/again"), 0);
+    assert_same_file("runs/learn/last/model.safetensors", "runs/again/last/model.safetensors");
+    assert_int_equal(CLI("plot", "runs/learn", "runs/again", "--out", "p.svg"), 0);
+    assert_true(exists("p.svg"));
+}
+
+/* ---- Resuming --------------------------------------------------------------------------------------------------- */
+
+/* The values of `key` in metrics.jsonl as text, one a line. */
+static void values_of(const char *name, const char *key, char *out, size_t room) {
+    size_t n, used = 0;
+    char *text = contents(name, &n), quoted[64];
+    assert_non_null(text);
+    snprintf(quoted, sizeof quoted, "\"%s\": ", key);
+    for (const char *at = text; (at = strstr(at, quoted)) != NULL;) {
+        at += strlen(quoted);
+        const size_t k = strcspn(at, ",}");
+        assert_true(used + k + 2 < room);
+        memcpy(out + used, at, k);
+        used += k;
+        out[used++] = '\n';
+    }
+    out[used] = 0;
+    free(text);
+}
+
+static void assert_same_run(const char *a, const char *b, int losses) {
+    static char x[20000], y[20000];
+    static const char *const files[] = {"last/model.safetensors", "last/optimizer.safetensors", "last/trainer.json",
+                                        "best/model.safetensors"};
+    char p[200], q[200];
+    snprintf(p, sizeof p, "%s/metrics.jsonl", a);
+    snprintf(q, sizeof q, "%s/metrics.jsonl", b);
+    static const char *const keys[] = {"loss", "val_loss", "lr", "grad_norm"};
+    for (int i = 0; i < 4; i++) {
+        values_of(p, keys[i], x, sizeof x);
+        values_of(q, keys[i], y, sizeof y);
+        assert_string_equal(x, y);
+        if (i == 0) assert_int_equal(cli_lines(x), losses);
+    }
+    for (int i = 0; i < 4; i++) {
+        snprintf(p, sizeof p, "%s/%s", a, files[i]);
+        snprintf(q, sizeof q, "%s/%s", b, files[i]);
+        assert_same_file(p, q);
+    }
+}
+
+/* K1, with dropout, accumulation and a batch order that wraps around. */
+#define RESUMED SMALL, "--steps", "20", "--dropout", "0.2", "--accumulate", "2", "--eval-every", "5"
+
+static void test_resume(void **state) {
+    (void)state;
+    assert_int_equal(CLI("train", "--data", "text", "--out", "straight", RESUMED), 0);
+    assert_int_equal(CLI("train", "--data", "text", "--out", "halves", RESUMED, "--stop-at", "10"), 0);
+    assert_int_equal(CLI("train", "--out", "halves", "--resume", "--threads", "2"), 0); /* the rest is in config.json */
+    assert_non_null(strstr(cli.out, "resuming after step 10"));
+    assert_same_run("straight", "halves", 20);
+    /* Lines of steps that a killed run logged but did not save are not there twice. */
+    assert_int_equal(CLI("train", "--data", "text", "--out", "killed", RESUMED, "--stop-at", "10"), 0);
+    FILE *f = fopen(in_cli_folder("killed/metrics.jsonl"), "ab");
+    fputs("{\"step\": 11, \"loss\": 1.5, \"lr\": 1, \"grad_norm\": 1}\n{\"step\": 12, \"lo", f);
+    fclose(f);
+    assert_int_equal(CLI("train", "--out", "killed", "--resume", "--threads", "2"), 0);
+    assert_same_run("straight", "killed", 20);
+    CLI("train", "--out", "killed", "--resume");
+    expect_refusal(1, "already at step 20 of 20", NULL);
+    CLI("train", "--out", "killed", "--resume", "--width", "32");
+    expect_refusal(1, "width is 16 in the checkpoint and 32 in the settings", NULL);
+    CLI("train", "--data", "text", "--out", "nothing", "--resume", SMALL);
+    expect_refusal(1, "no checkpoint to resume from", "nothing");
+    put_bytes("brief", "To be, or not to be, that is the question: whether", 50);
+    CLI("train", "--out", "killed", "--resume", "--steps", "30", "--data", "brief");
+    expect_refusal(1, "training tokens", NULL);
+    CLI("train", "--out", "killed", "--data", "text", SMALL);
+    expect_refusal(1, "there is a run already", NULL);
+    assert_same_run("straight", "killed", 20); /* all those refusals touched nothing */
+    assert_int_equal(CLI("train", "--out", "killed", "--data", "text", "--force", SMALL, "--steps", "2"), 0);
+    values_of("killed/metrics.jsonl", "loss", cli.out, sizeof cli.out);
+    assert_int_equal(cli_lines(cli.out), 2);
+}
+
+/* ---- Stopping --------------------------------------------------------------------------------------------------- */
+
+/* Starts a long run, waits until it has made steps, sends the signal; returns the exit code. */
+static int interrupt(const char *out, int sig) {
+    char metrics[100];
+    snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", out);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        const int null = open("/dev/null", O_RDWR);
+        if (null < 0 || chdir(cli_folder) != 0) _exit(99);
+        dup2(null, 1);
+        dup2(null, 2);
+        execl(GMA_PROGRAM, "gma", "train", "--data", "text", "--out", out, RESUMED, "--steps", "1000000", "--eval-every",
+              "0", (char *)NULL);
+        _exit(98);
+    }
+    for (int i = 0; i < 6000; i++) { /* up to a minute */
+        size_t n = 0;
+        char *text = contents(metrics, &n);
+        free(text);
+        if (n > 500) break;
+        const struct timespec wait = {0, 10000000};
+        nanosleep(&wait, NULL);
+    }
+    int status;
+    assert_int_equal(kill(child, sig), 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static void test_signals(void **state) {
+    (void)state;
+    assert_int_equal(interrupt("sigint", SIGINT), 130);
+    assert_int_equal(interrupt("sigterm", SIGTERM), 143);
+    size_t n;
+    char *trainer = contents("sigint/last/trainer.json", &n), want[32];
+    assert_non_null(trainer);
+    const int step = (int)json_number_in(trainer, "step");
+    free(trainer);
+    assert_true(step >= 1);
+    snprintf(want, sizeof want, "%d", step + 3);
+    assert_int_equal(CLI("train", "--out", "sigint", "--resume", "--threads", "2", "--stop-at", want), 0);
+    assert_int_equal(CLI("train", "--data", "text", "--out", "whole", RESUMED, "--steps", "1000000", "--eval-every", "0",
+                         "--stop-at", want), 0);
+    assert_same_file("sigint/last/model.safetensors", "whole/last/model.safetensors");
+    assert_same_file("sigint/last/optimizer.safetensors", "whole/last/optimizer.safetensors");
+}
+
+/* K9: a loss or gradient that is not finite ends the run, and earlier checkpoints stay. */
+static void test_not_finite(void **state) {
+    (void)state;
+    assert_int_equal(CLI("train", "--data", "text", "--out", "good", RESUMED, "--stop-at", "10"), 0);
+    char command[400];
+    snprintf(command, sizeof command, "cp -r '%s' '%s'", in_cli_folder("good"), in_cli_folder("keep"));
+    assert_int_equal(system(command), 0);
+    CLI("train", "--out", "good", "--resume", "--lr", "1e30", "--steps", "1000", "--clip", "0");
+    expect_refusal(1, "not finite; first bad tensor: ", NULL);
+    assert_non_null(strstr(cli.err, "step 1"));
+    assert_same_file("good/best/model.safetensors", "keep/best/model.safetensors");
+    assert_same_file("good/last/model.safetensors", "keep/last/model.safetensors");
+    assert_same_file("good/last/optimizer.safetensors", "keep/last/optimizer.safetensors");
+    CLI("train", "--data", "text", "--out", "bad", SMALL, "--lr", "1e30", "--steps", "1000", "--eval-every", "0");
+    expect_refusal(1, "first bad tensor: ", "bad");
+}
+
+/* ---- Wrong input ------------------------------------------------------------------------------------------------ */
+
+static void test_lengths(void **state) {
+    (void)state;
+    static const char text[] = "abcdefghijklmnopq"; /* 17 */
+    for (size_t n = 9; n <= 17; n += 4) {
+        char out[16];
+        snprintf(out, sizeof out, "len%d", (int)n);
+        put_bytes("k2", text, n);
+        assert_int_equal(CLI("train", "--data", "k2", "--out", out, SMALL, "--context", "8", "--batch", "1", "--steps", "2"),
+                         0);
+    }
+    put_bytes("k2", text, 8);
+    CLI("train", "--data", "k2", "--out", "short", SMALL, "--context", "8");
+    expect_refusal(1, "needs at least 9", "short");
+    CLI("eval", "len9", "--data", "k2");
+    expect_refusal(1, "needs at least 9", NULL);
+    put_bytes("k2", "", 0);
+    CLI("train", "--data", "k2", "--out", "short", SMALL);
+    expect_refusal(1, "k2: is empty", "short");
+    put_bytes("k2", "abc", 3);
+    CLI("train", "--data", "k2", "--tokens", "u16", "--vocab", "300", "--out", "short", SMALL);
+    expect_refusal(1, "odd number of bytes", "short");
+    const unsigned char ids[40] = {1, 0, 44, 1}; /* 1, 300 */
+    put_bytes("k7", ids, sizeof ids);
+    CLI("train", "--data", "k7", "--tokens", "u16", "--vocab", "300", "--context", "4", "--out", "short", SMALL);
+    expect_refusal(1, "token id 300 at byte 2", "short");
+    assert_int_equal(CLI("train", "--data", "k7", "--tokens", "u16", "--vocab", "301", "--out", "u16", SMALL, "--context",
+                         "4", "--steps", "2"), 0);
+    CLI("generate", "u16", "--length", "5");
+    expect_refusal(1, "token ids, not text", NULL);
+    assert_int_equal(CLI("eval", "u16", "--data", "k7"), 0);
+}
+
+static void test_usage(void **state) {
+    (void)state;
+    CLI("train", "--out", "x");
+    expect_refusal(2, "--data FILE", "x");
+    CLI("train", "--data", "text");
+    expect_refusal(2, "--out DIR", NULL);
+    CLI("train", "--data", "text", "--out", "x", "--layers", "0");
+    expect_refusal(2, "--layers", "x");
+    CLI("train", "--data", "text", "--out", "x", "--width", "100", "--heads", "3");
+    expect_refusal(2, "heads (3) must divide width (100)", "x");
+    CLI("train", "--data", "text", "--out", "x", "--kv-heads", "2", "--heads", "3");
+    expect_refusal(2, "kv_heads (2) must divide heads (3)", "x");
+    CLI("train", "--data", "text", "--out", "x", "--mixer", "magic");
+    expect_refusal(2, "magic", "x");
+    CLI("train", "--data", "text", "--out", "x", "--batch", "0");
+    expect_refusal(2, "--batch", "x");
+    CLI("train", "--data", "text", "--out", "x", "--lr", "fast");
+    expect_refusal(2, "--lr", "x");
+    CLI("train", "--data", "text", "--out", "x", "--preset", "huge");
+    expect_refusal(2, "default, paper, demo, tiny", "x");
+    CLI("train", "--data", "text", "--out", "x", "--nonsense");
+    expect_refusal(2, "--nonsense", "x");
+    CLI("train", "--data", "text", "--out", "x", "--vocab", "300");
+    expect_refusal(2, "vocab must be 256", "x");
+    CLI("train", "--data", "text", "--out", "x", "--resume", "--force");
+    expect_refusal(2, "exclude each other", "x");
+    CLI("train", "--data", "nowhere", "--out", "x", SMALL);
+    expect_refusal(1, "nowhere: cannot be opened", "x");
+    CLI("train", "--data", "text", "--out", "x", "--config", "none.json");
+    expect_refusal(1, "none.json", "x");
+    CLI("train", "--data", "text", "--out", "text", SMALL);
+    expect_refusal(1, "text", NULL);
+    CLI("train", "--data", "text", "--out", "text/x", SMALL);
+    expect_refusal(1, "text/x", NULL);
+    CLI("eval", "nowhere", "--data", "text");
+    expect_refusal(1, "no model here", NULL);
+    CLI("eval", "nowhere");
+    expect_refusal(2, "--data", NULL);
+    CLI("eval", "--data", "text");
+    expect_refusal(2, "MODEL", NULL);
+    CLI("generate", "nowhere");
+    expect_refusal(1, "no model here", NULL);
+    CLI("generate", "nowhere", "--temperature", "-1");
+    expect_refusal(2, "--temperature", NULL);
+    CLI("generate", "nowhere", "--top-p", "0");
+    expect_refusal(2, "--top-p", NULL);
+    CLI("plot", "nowhere", "--out", "x.svg");
+    expect_refusal(1, "nowhere", "x.svg");
+    CLI("plot", "nowhere");
+    expect_refusal(2, "--out", NULL);
+    static const char *const verbs[] = {"train", "eval", "generate", "plot"};
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(CLI(verbs[i], "--help"), 0);
+        assert_non_null(strstr(cli.out, "Usage: gma"));
+    }
+}
+
+static void test_generate(void **state) {
+    (void)state;
+    static char first[5000];
+    assert_int_equal(CLI("train", "--data", "text", "--out", "gen", SMALL, "--steps", "5"), 0);
+    assert_int_equal(CLI("generate", "gen", "--prompt", "KING", "--length", "200", "--seed", "7"), 0);
+    assert_memory_equal(cli.out, "KING", 4);
+    strcpy(first, cli.out);
+    assert_int_equal(CLI("generate", "gen", "--prompt", "KING", "--length", "200", "--seed", "7", "--threads", "1"), 0);
+    assert_string_equal(cli.out, first);
+    assert_int_equal(CLI("generate", "gen", "--prompt", "KING", "--length", "200", "--seed", "8"), 0);
+    assert_string_not_equal(cli.out, first);
+    assert_int_equal(CLI("generate", "gen", "--length", "0"), 0);
+    assert_string_equal(cli.out, "\n");
+    assert_int_equal(CLI("generate", "gen", "--prompt", "\xff\xc0\x80\xed\xa0\x80", "--length", "3", "--temperature", "0"),
+                     0);
+    assert_int_equal(CLI("generate", "gen", "--length", "20", "--json", "--top-k", "5", "--top-p", "0.9"), 0);
+    const double bytes = json_number_in(cli.out, "state_bytes");
+    assert_int_equal(json_number_in(cli.out, "tokens"), 21);
+    assert_int_equal(CLI("generate", "gen", "--length", "3000", "--json"), 0); /* much longer than the context of 16 */
+    assert_true(json_number_in(cli.out, "state_bytes") == bytes);
+    /* Half a model is no model. */
+    size_t n;
+    char *model = contents("gen/best/model.safetensors", &n);
+    put_bytes("gen/best/model.safetensors", model, n - 100);
+    free(model);
+    CLI("generate", "gen");
+    expect_refusal(1, "model.safetensors", NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_training_learns), cmocka_unit_test(test_resume), cmocka_unit_test(test_signals),
+        cmocka_unit_test(test_not_finite),      cmocka_unit_test(test_lengths), cmocka_unit_test(test_usage),
+        cmocka_unit_test(test_generate),
+    };
+    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+}
