@@ -6,6 +6,8 @@
 
 #ifdef _OPENMP
 #include <omp.h>
+#include <stdatomic.h>
+#include <unistd.h>
 #endif
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -156,9 +158,19 @@ int gma_max_threads(void)
 #endif
 }
 
+#ifdef _OPENMP
+/* The process whose OpenMP pool this library has used; 0: none yet. */
+static atomic_long pool_owner;
+#endif
+
 int gmai_threads(int threads)
 {
 #ifdef _OPENMP
+    /* A pool does not survive fork(): a child that asked for it would wait for threads that are not there. One thread
+     * gives the same bits. */
+    const long me = (long)getpid(), owner = atomic_load(&pool_owner);
+    if (owner != 0 && owner != me) return 1;
+    if (owner == 0) atomic_store(&pool_owner, me);
     return threads > 0 ? threads : gma_max_threads();
 #else
     (void)threads;
