@@ -22,12 +22,13 @@ typedef struct worker {
     gmai_levels grad; /* U on its levels */
     gmai_levels state; /* S: only local and joined of it, the segment's base comes from forward */
     float *phis; /* phi_k of the chunks of a segment */
+    unsigned char phis_finite[GMAI_MAX_SEGMENT / C];
     float *states; /* S at their starts, and at the segment's end */
     float *pt, *qt, *q; /* P^T, Q^T, Q: (C, C) */
     float *vt; /* (ld, C): v transposed, row D = 1 for keys that take part */
     float *go, *o, *dn, *dnw; /* (C, ld): dO, o, dn, e^cs dn */
     float *dnt, *dntw; /* (ld, C): dn transposed, row D = e; the same times e^cs */
-    float *dphi_q, *dphi_k; /* (k4, C) */
+    float *dphi_q, *dphi_k; /* (kp, C) */
     float *dv, *dx;
 } worker;
 
@@ -35,7 +36,7 @@ static int64_t chunks_of(const gmai_plan *p) { return p->segment_len / C; }
 
 static void worker_take(const gmai_plan *p, gmai_bump *b, worker *w)
 {
-    const size_t rows = (size_t)C * (size_t)p->ld, phi = (size_t)C * (size_t)p->k4;
+    const size_t rows = (size_t)C * (size_t)p->ld, phi = (size_t)C * (size_t)p->kp;
     gmai_keys_take(p, b, &w->keys);
     gmai_queries_take(p, b, &w->queries);
     gmai_levels_take(p, b, &w->grad);
@@ -70,6 +71,15 @@ size_t gmai_backward_shared(const gmai_plan *p) { return gmai_groups_size(p); }
 
 /* ---- the upstream gradient of one chunk ------------------------------------------------------------------ */
 
+static int features_finite(const gmai_call *c, const float *column)
+{
+    for (int k = 0; k < c->plan->k; k++) {
+        const float x = column[(ptrdiff_t)k * C];
+        if (x - x != 0.0f) return 0;
+    }
+    return 1;
+}
+
 /* dn, e and what is made of them. decay NULL: none. Returns 1 when all is finite. */
 static int output_gradient(const gmai_call *c, worker *w, int64_t row, int64_t hq, int64_t at, int n,
                            const gmai_chunk_decay *decay)
@@ -83,7 +93,7 @@ static int output_gradient(const gmai_call *c, worker *w, int64_t row, int64_t h
     int finite = 1;
     /* Forward gave a number: the query saw nothing (see hide_blind there). */
     for (int i = 0; i < n && !w->queries.finite; i++)
-        if (w->queries.phi[i] != w->queries.phi[i] && den[i] == den[i]) gmai_queries_hide(c, &w->queries, i);
+        if (den[i] - den[i] == 0.0f && !features_finite(c, w->queries.phi + i)) gmai_queries_hide(c, &w->queries, i);
     if (go.data) {
         finite &= c->kern->pack(&go, n, p->d, NULL, NULL, w->go, p->ld, NULL);
         finite &= c->kern->pack(&o, n, p->d, NULL, NULL, w->o, p->ld, NULL);
@@ -286,10 +296,11 @@ static void replay(const gmai_call *c, worker *w, const gmai_sequence *s, const 
     l->segment_decay.dead = 0;
     for (int64_t i = 0, t = 0; t < g->n; i++, t += C) {
         const int n = (int)(g->n - t < C ? g->n - t : C);
-        float *phi = w->phis + (size_t)i * (size_t)p->k4 * C;
+        float *phi = w->phis + (size_t)i * (size_t)p->kp * C;
         gmai_keys_load(c, &w->keys, s->row, h, g->k + t, n, phi, 1);
         gmai_keys k = w->keys;
         k.phi = phi;
+        w->phis_finite[i] = (unsigned char)k.phi_finite;
         gmai_write_chunk(c, &k, l);
         c->kern->combine(l->segment, gmai_decay_factor(l->segment_decay), l->local,
                          w->states + (size_t)(i + 1) * p->state_floats, p->state_floats);
@@ -308,12 +319,13 @@ static void segment_backward(const gmai_call *c, worker *w, const gmai_sequence 
         /* Queries without keys of their own see the same state all along. */
         const float *state = w->states + (g->kind == GMAI_SEG_QUERIES ? 0 : (size_t)i * p->state_floats);
         const float *u = gmai_levels_join(c, &w->grad, i == chunks - 1);
-        float *phi_k = w->phis + (size_t)i * (size_t)p->k4 * C;
+        float *phi_k = w->phis + (size_t)i * (size_t)p->kp * C;
         double dot_q[C] = {0};
         float dot_k[C];
         if (g->kind != GMAI_SEG_QUERIES) {
             gmai_keys_load(c, &w->keys, s->row, h, g->k + t, n, NULL, 1);
             w->keys.phi = phi_k;
+            w->keys.finite &= w->phis_finite[i];
             from_later(c, w, n, phi_k, u);
             shrink(c, w, w->keys.decay.total);
         }

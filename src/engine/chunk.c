@@ -41,7 +41,7 @@ void gmai_keys_take(const gmai_plan *p, gmai_bump *b, gmai_keys *k)
 {
     k->x = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
     k->columns = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
-    k->phi = gmai_take_floats(b, (size_t)C * (size_t)p->k4);
+    k->phi = gmai_take_floats(b, (size_t)C * (size_t)p->kp);
     k->v = gmai_take_floats(b, (size_t)C * (size_t)p->ld);
     k->vw_own = gmai_take_floats(b, (size_t)C * (size_t)p->ld);
 }
@@ -50,7 +50,7 @@ void gmai_queries_take(const gmai_plan *p, gmai_bump *b, gmai_queries *q)
 {
     q->x = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
     q->columns = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
-    q->phi = gmai_take_floats(b, (size_t)C * (size_t)p->k4);
+    q->phi = gmai_take_floats(b, (size_t)C * (size_t)p->kp);
 }
 
 static void decay_load(const gma_tensor *t, int64_t row, int64_t h, int64_t at, int n, gmai_chunk_decay *d)
@@ -101,6 +101,11 @@ static gmai_ahead ahead_of(const gma_tensor *t, int64_t row, int64_t h, int64_t 
     return a;
 }
 
+static const float *center_of(const gmai_call *c, const void *head)
+{
+    return c->map->center ? c->map->center(head) : NULL;
+}
+
 void gmai_keys_load(const gmai_call *c, gmai_keys *k, int64_t row, int64_t h, int64_t at, int n, float *phi,
                     int want_values)
 {
@@ -119,10 +124,11 @@ void gmai_keys_load(const gmai_call *c, gmai_keys *k, int64_t row, int64_t h, in
     }
     const unsigned char *keep = k->masked ? k->keep_byte : NULL;
     gmai_rows src = gmai_rows_at(&c->a->t[GMA_K], row, h, at);
-    k->finite = c->kern->pack(&src, n, p->r, keep, c->map->center(head), k->x, p->rp, phi ? k->columns : NULL);
+    k->finite = c->kern->pack(&src, n, p->r, keep, center_of(c, head), k->x, p->rp, phi ? k->columns : NULL);
     if (phi) {
         const gmai_ahead ahead[2] = {ahead_of(&c->a->t[GMA_K], row, h, at), ahead_of(&c->a->t[GMA_V], row, h, at)};
-        c->map->phi(head, c->kern, k->columns, k->nvec, phi, ahead);
+        k->phi_finite = c->map->phi(head, c->kern, k->columns, k->nvec, phi, ahead);
+        k->finite &= k->phi_finite;
         if (k->masked || n % c->kern->lanes) c->kern->scale_columns(phi, p->k, k->nvec, k->keep);
     }
     decay_load(&c->a->t[GMA_LOG_DECAY], row, h, at, n, &k->decay);
@@ -148,14 +154,20 @@ void gmai_queries_load(const gmai_call *c, gmai_queries *q, int64_t row, int64_t
     const gmai_rows src = gmai_rows_at(&c->a->t[GMA_Q], row, hq, at);
     q->n = n;
     q->nvec = gmai_vectors(c, n);
-    q->finite = c->kern->pack(&src, n, p->r, NULL, c->map->center(head), q->x, p->rp, q->columns);
+    q->finite = c->kern->pack(&src, n, p->r, NULL, center_of(c, head), q->x, p->rp, q->columns);
     const gmai_ahead ahead[2] = {ahead_of(&c->a->t[GMA_Q], row, hq, at), ahead_of(&c->a->t[GMA_O], row, hq, at)};
-    c->map->phi(head, c->kern, q->columns, q->nvec, q->phi, ahead);
+    if (c->map->phi_query) {
+        c->map->phi_query(head, c->kern, q->columns, q->nvec, p->eps, q->phi, q->eps, ahead);
+        return;
+    }
+    (void)c->map->phi(head, c->kern, q->columns, q->nvec, q->phi, ahead);
+    for (int i = 0; i < n; i++) q->eps[i] = (float)p->eps;
 }
 
 void gmai_queries_hide(const gmai_call *c, gmai_queries *q, int i)
 {
     for (int k = 0; k < c->plan->k; k++) q->phi[(ptrdiff_t)k * C + i] = 0.0f;
+    q->eps[i] = (float)c->plan->eps;
     memset(q->x + (ptrdiff_t)i * c->plan->rp, 0, (size_t)c->plan->rp * sizeof(float));
 }
 

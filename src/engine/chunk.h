@@ -30,13 +30,14 @@ typedef struct gmai_chunk_decay {
 /* One chunk of keys and values. */
 typedef struct gmai_keys {
     int n, nvec;
-    float *x, *columns, *phi; /* (C, rp) rows; (rp, C); (k4, C), masked and padding columns 0 */
+    float *x, *columns, *phi; /* (C, rp) rows; (rp, C); (kp, C), masked and padding columns 0 */
     float *v, *vw; /* (C, ld) rows, masked rows 0, column D is 0; times write[] when there is decay (else v itself) */
     float *vw_own;
     float keep[C]; /* 1 for a key that takes part, 0 for a masked one and for padding */
     unsigned char keep_byte[C];
     int masked;
-    int finite; /* all of k and v that takes part */
+    int finite; /* all of k, phi (where computed) and v that takes part */
+    int phi_finite; /* phi, as far as k is */
     int first_bad; /* the first row of v with a value that is not finite; n when there is none */
     gmai_chunk_decay decay;
 } gmai_keys;
@@ -50,6 +51,7 @@ void gmai_keys_load(const gmai_call *c, gmai_keys *k, int64_t row, int64_t h, in
 typedef struct gmai_queries {
     int n, nvec, finite;
     float *x, *columns, *phi;
+    float eps[C]; /* eps in the scale of each token's phi */
 } gmai_queries;
 
 void gmai_queries_take(const gmai_plan *p, gmai_bump *b, gmai_queries *q);

@@ -11,7 +11,7 @@
  *
  *   base  at the start of the group    (two floats an entry, error-free sums)
  *   mid   since the start of the group (two floats)
- *   local since the start of the segment (one float: at most a segment of values <= 1)
+ *   local since the start of the segment (one float: at most a segment of values)
  *
  * and always joined in that order, so a group can be started from its own zero and get its base later: one thread over
  * all groups and many threads over one group each (three phases: mids, prefix, outputs) give the same bits. How a
@@ -24,11 +24,16 @@
 
 /* What a feature map gives the engine. `head` is the map's prepared data of one key head. */
 typedef struct gmai_map {
-    /* What pack subtracts from every input row (padded), or NULL. */
+    /* What pack subtracts from every input row (padded). NULL, or giving NULL: nothing. */
     const float *(*center)(const void *head);
-    /* Columns of packed inputs -> phi (features, GMAI_CHUNK). ahead[2]: rows worth fetching meanwhile, or NULL. */
-    void (*phi)(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
-                const gmai_ahead *ahead);
+    /* Columns of packed inputs -> phi (features, GMAI_CHUNK). ahead[2]: rows worth fetching meanwhile, or NULL.
+     * Returns 0 when finite inputs gave features that are not. */
+    int (*phi)(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
+               const gmai_ahead *ahead);
+    /* The same for queries, each divided by a number of its own, which cancels in o once eps is divided by it as well:
+     * eps_of(token) = eps / that number > 0. NULL: phi serves queries too. */
+    void (*phi_query)(const void *head, const gmai_kernels *kern, const float *columns, int nvec, double eps,
+                      float *phi, float *eps_of, const gmai_ahead *ahead);
     /* dphi -> dx (rows), adding to the head's parameter sums; dphi may be destroyed.
      * dot(token) = <phi, dphi>, wanted by the decay. */
     void (*backward)(const void *head, const gmai_kernels *kern, const float *rows, const float *phi, float *dphi,
@@ -52,11 +57,13 @@ typedef struct gmai_segment {
     int64_t q, k, n, number; /* number over all sequences */
 } gmai_segment;
 
+enum { GMAI_MAX_SEGMENT = 1024 };
+
 /* The shape of a call, and how it is cut. */
 typedef struct gmai_plan {
     int64_t rows, hq, h, group_heads; /* B, Hq, H, Hq / H */
     int64_t nq, nk;
-    int r, rp, d, ld, k, k4; /* ld: padded D + 1; column D holds Z */
+    int r, rp, d, ld, k, kp; /* ld: padded D + 1; column D holds Z. kp: padded k */
     int causal, packed;
     double eps;
     int64_t sequences, segment_len;
@@ -81,7 +88,7 @@ typedef struct gmai_call {
     const gmai_kernels *kern;
     const gmai_map *map;
     const char *heads; /* prepared data of the key heads */
-    size_t head_size;
+    size_t head_size; /* from head to head; 0: all share one */
     const gmai_args *a;
     const gmai_sequence *seq;
     int threads;

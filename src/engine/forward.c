@@ -108,7 +108,7 @@ static void read_chunk(const gmai_call *c, worker *w, int64_t row, int64_t hq, i
         c->kern->product(n, nvec, w->o, p->ld, &read, NULL, NULL, 0, GMAI_FULL);
     }
     for (int i = 0; i < n; i++) {
-        den[i] += (float)p->eps;
+        den[i] += q->eps[i];
         inverse[i] = 1.0f / den[i];
     }
     if (c->saved_den) memcpy(c->saved_den + (row * p->hq + hq) * p->nq + at, den, (size_t)n * sizeof(float));

@@ -18,14 +18,14 @@ void gmai_plan_make(const gma_mixer_desc *d, gmai_plan *p)
     p->d = (int)d->value_dim;
     p->ld = (int)gmai_pad(d->value_dim + 1);
     p->k = (int)d->components;
-    p->k4 = (p->k + 3) / 4 * 4;
+    p->kp = (int)gmai_pad(p->k);
     p->causal = d->causal;
     p->packed = d->segments >= 0;
     p->eps = d->eps;
     p->sequences = p->packed ? d->segments : d->batch;
     p->state_floats = (size_t)p->k * (size_t)p->ld;
     /* One saved state of K (D + 1) floats a segment: longer segments where K is large keep that below the input's size. */
-    p->segment_len = p->k <= 128 ? 256 : p->k <= 256 ? 512 : 1024;
+    p->segment_len = p->k <= 128 ? 256 : p->k <= 256 ? 512 : GMAI_MAX_SEGMENT;
     /* An empty packed sequence has no segment; a sequence of two parts may have one ragged segment more. */
     const int64_t tokens = p->causal ? max64(p->nq, p->nk) : p->nq + p->nk;
     p->max_segments = p->packed ? tokens / p->segment_len + 2 * p->sequences

@@ -13,6 +13,12 @@ int GMAI_K(softmax)(float *logits, int k, int nvec);
 void GMAI_K(softmax_backward)(const float *gamma, float *dgamma, int k, int nvec, float *dot);
 void GMAI_K(mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,
                               float *sum_t, float *sum_tt);
+void GMAI_K(elu_features)(const float *columns, int rows, int nvec, float *phi);
+void GMAI_K(elu_backward)(const float *phi, float *dphi, int rows, int nvec, float *dot);
+void GMAI_K(square_sums)(const float *columns, int rows, int nvec, float factor, float offset, float *y);
+int GMAI_K(exp_features)(float *logits, int rows, int nvec, const float *shift);
+void GMAI_K(exp_features_scaled)(float *logits, int rows, int nvec, const float *shift, float log_eps, float *eps);
+void GMAI_K(exp_backward)(const float *phi, float *dphi, int rows, int nvec, float *dot);
 void GMAI_K(product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                      const gmai_term *t1, int add, gmai_triangle triangle);
 void GMAI_K(row_sums)(const float *a, int rows, int nvec, const float *x, float *y, ptrdiff_t y_stride);
@@ -29,6 +35,7 @@ double GMAI_K(prepare_row)(const float *mu, const float *omega, const float *cen
 void GMAI_K(step_logits)(const float *x, int r, int kp, const float *w, const float *mw, const float *konst,
                          float *logits);
 void GMAI_K(step_softmax)(float *logits, int kp);
+void GMAI_K(step_exp)(float *logits, int kp, float shift);
 void GMAI_K(step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld);
 void GMAI_K(step_read)(const float *s, const float *g, int k, int ld, float *y);
 unsigned GMAI_K(flush_on)(void);

@@ -86,6 +86,20 @@ typedef struct gmai_kernels {
     void (*mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,
                              float *sum_t, float *sum_tt);
 
+    /* phi = x + 1 where x > 0, e^x elsewhere, over rows of columns. */
+    void (*elu_features)(const float *columns, int rows, int nvec, float *phi);
+    /* dphi -> dx in place, dot(token) = <phi, dphi>. */
+    void (*elu_backward)(const float *phi, float *dphi, int rows, int nvec, float *dot);
+    /* y(token) = factor sum over rows of x^2 + offset; NaN where an x is not finite. */
+    void (*square_sums)(const float *columns, int rows, int nvec, float factor, float offset, float *y);
+    /* In place: e^(logit - shift(token)). Returns 1 when all is finite. */
+    int (*exp_features)(float *logits, int rows, int nvec, const float *shift);
+    /* In place: e^(logit - top), top the token's largest, and eps(token) = e^(log_eps + shift - top) within
+     * [1e-37, 1e37]: numerator and denominator of a query divided by the same number. NaN in shift: NaN everywhere. */
+    void (*exp_features_scaled)(float *logits, int rows, int nvec, const float *shift, float log_eps, float *eps);
+    /* dphi -> dlogits = phi o dphi in place, dot(token) = their sum. */
+    void (*exp_backward)(const float *phi, float *dphi, int rows, int nvec, float *dot);
+
     /* C(m,n) (+)= row_scale(m) * T0 + T1 over n = nvec vectors of columns; t1 and row_scale may be NULL.
      * add: 1 adds to C, 0 overwrites it (C may then hold NaN). */
     void (*product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
@@ -119,6 +133,8 @@ typedef struct gmai_kernels {
                         float *logits);
     /* In place softmax over kp padded entries (padding holds -inf). */
     void (*step_softmax)(float *logits, int kp);
+    /* In place: e^(logit - shift) over kp padded entries. */
+    void (*step_exp)(float *logits, int kp, float shift);
     /* (hi, lo)(k, d) = factor (hi, lo) + g_k v_d, error-free, over K rows of ld floats; factor as in accumulate. */
     void (*step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld);
     /* y(d) = sum_k g_k S(k,d) over ld floats. */

@@ -116,7 +116,7 @@ static void one_chunk(const gmai_kernels *kern, const gmai_gma_head *head, const
     const int kp = (int)gmai_pad(head->m.k);
     const gmai_rows src = gmai_rows_at(x, b, h, at), dst = gmai_rows_at(gamma, b, h, at);
     (void)kern->pack(&src, n, head->m.r, NULL, head->center, w.rows, head->m.rp, w.columns);
-    gmai_gma_map.phi(head, kern, w.columns, nvec, w.phi, NULL);
+    (void)gmai_gma_map.phi(head, kern, w.columns, nvec, w.phi, NULL);
     kern->transpose(w.phi, C, (head->m.k + kern->lanes - 1) / kern->lanes * kern->lanes, nvec * kern->lanes, w.out, kp);
     kern->unpack(w.out, kp, n, head->m.k, NULL, &dst);
 }

@@ -18,6 +18,7 @@ typedef struct gmai_args {
 static inline int gmai_present(const gma_tensor *t) { return t->dtype != 0; }
 
 struct gmai_kernels;
+struct gmai_linear_attention;
 
 struct gma_mixer {
     gma_mixer_desc d; /* defaults filled in: kv_heads, isa */
@@ -31,7 +32,8 @@ typedef struct gmai_mixer_ops {
     const char *name;
     const gma_slot_info *slots;
     int slot_count;
-    gma_status (*check)(const gma_mixer_desc *d); /* descriptor rules of this mixer only */
+    const struct gmai_linear_attention *linear_attention; /* of the mixers on the engine; NULL otherwise */
+    gma_status (*check)(gma_mixer_desc *d); /* descriptor rules of this mixer only; may fill in what is 0 */
     gma_status (*sizes)(const gma_mixer *m, int threads, gma_mixer_size *size);
     gma_status (*forward)(const gma_mixer *m, const gmai_args *a, const gma_exec *x);
     gma_status (*backward)(const gma_mixer *m, const gmai_args *a, const gma_exec *x);

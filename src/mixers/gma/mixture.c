@@ -115,7 +115,7 @@ static void rescue_column(const gmai_gma_head *g, const float *columns, int toke
         }
 }
 
-static void map_phi(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
+static int map_phi(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
                     const gmai_ahead *ahead)
 {
     const gmai_gma_head *g = head;
@@ -123,6 +123,7 @@ static void map_phi(const void *head, const gmai_kernels *kern, const float *col
     if (kern->softmax(phi, g->m.k, nvec))
         for (int t = 0; t < nvec * kern->lanes; t++)
             if (phi[t] != phi[t]) rescue_column(g, columns, t, phi);
+    return 1; /* finite inputs give probabilities */
 }
 
 static void map_backward(const void *head, const gmai_kernels *kern, const float *rows, const float *phi, float *dphi,
@@ -135,7 +136,7 @@ static void map_backward(const void *head, const gmai_kernels *kern, const float
     kern->mixture_backward(&g->m, rows, dphi, n, dx, sums, sums + kr);
 }
 
-const gmai_map gmai_gma_map = {map_center, map_phi, map_backward};
+const gmai_map gmai_gma_map = {.center = map_center, .phi = map_phi, .backward = map_backward};
 
 /* ---- parameter gradients ---------------------------------------------------------------------------- */
 

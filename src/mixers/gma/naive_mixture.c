@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "mixers/gma/naive.h"
+#include "mixers/linear_attention_naive.h"
 #include "mixers/naive_tensor.h"
 
 static const double LOG_2PI = 1.837877066409345483560659472811;

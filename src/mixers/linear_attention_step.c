@@ -1,17 +1,15 @@
-/* Decoding: the state buffer holds, per key head, the mixture with components as lanes, and per (b, key head) the sums
- * S and Z as pairs of floats (value, what it lost to rounding), so that 10^8 steps lose nothing that matters.
+/* Decoding: the state buffer holds, per key head, what phi needs (made by the mixer, features as lanes), and per
+ * (b, key head) the sums S and Z as pairs of floats (value, what it lost to rounding), so that 10^8 steps lose nothing
+ * that matters.
  *
- *   [ head 0: center (rp) | konst (kp) | w (R, kp) | mw (R, kp) ] ... [ (b, h) 0: hi (K, ld) | lo (K, ld) ] ...
- *   [ (b, h) 0: work ] ...
+ *   [ head 0 of the mixer ] ... [ (b, h) 0: hi (K, ld) | lo (K, ld) ] ... [ (b, h) 0: work ] ...
  */
-#include "mixers/gma/step.h"
-
 #include <math.h>
 #include <string.h>
 
 #include "core/cpu.h"
 #include "core/tensor.h"
-#include "mixers/gma/mixture.h"
+#include "mixers/linear_attention.h"
 
 typedef struct step_layout {
     int64_t k, kp, r, rp, d, ld;
@@ -20,28 +18,31 @@ typedef struct step_layout {
     void *prepare; /* one head's preparation, used by state_init only */
 } step_layout;
 
-static void take(const gma_mixer_desc *d, gmai_bump *b, step_layout *l)
+static void take(const gma_mixer *m, gmai_bump *b, step_layout *l)
 {
+    const gma_mixer_desc *d = &m->d;
+    const gmai_linear_attention *la = m->ops->linear_attention;
     l->k = d->components;
     l->kp = gmai_pad(d->components);
     l->r = d->routing_dim;
     l->rp = gmai_pad(d->routing_dim);
     l->d = d->value_dim;
     l->ld = gmai_pad(d->value_dim + 1);
-    l->head_floats = (size_t)(l->rp + l->kp + 2 * l->r * l->kp);
+    l->head_floats = la->step_floats ? la->step_floats(d) : 0;
     l->sum_floats = (size_t)(2 * l->k * l->ld);
     l->work_floats = (size_t)(l->rp + l->kp + 2 * l->ld);
-    l->heads = gmai_take_floats(b, (size_t)d->kv_heads * l->head_floats);
+    l->heads = gmai_take_floats(b, (la->one_head ? 1 : (size_t)d->kv_heads) * l->head_floats);
     l->sums = gmai_take_floats(b, (size_t)(d->batch * d->kv_heads) * l->sum_floats);
     l->work = gmai_take_floats(b, (size_t)(d->batch * d->kv_heads) * l->work_floats);
-    l->prepare = gmai_take(b, gmai_gma_head_size(d->components, d->routing_dim));
+    l->prepare = gmai_take(b, la->head_size ? la->head_size(d) : 0);
+    if (la->one_head) l->head_floats = 0; /* from head to head */
 }
 
-size_t gmai_gma_state_size(const gma_mixer_desc *d)
+size_t gmai_la_state_size(const gma_mixer *m)
 {
     gmai_bump b = {NULL, 0};
     step_layout l;
-    take(d, &b, &l);
+    take(m, &b, &l);
     return b.used;
 }
 
@@ -59,30 +60,20 @@ static void import_value(const gma_tensor *t, int64_t element, float *hi, float 
     }
 }
 
-gma_status gmai_gma_state_init(const gma_mixer *m, const gmai_args *a, void *state)
+gma_status gmai_la_state_init(const gma_mixer *m, const gmai_args *a, void *state)
 {
     const gma_mixer_desc *d = &m->d;
     const gma_tensor *s = &a->t[GMA_STATE_S], *z = &a->t[GMA_STATE_Z];
     step_layout l;
     gmai_bump b = {state, 0};
-    const gma_status status = gmai_gma_check_scale(&a->t[GMA_LOGIT_SCALE], d->kv_heads);
+    const gmai_linear_attention *la = m->ops->linear_attention;
+    const gma_status status = la->check ? la->check(m, a) : GMA_OK;
     if (status != GMA_OK) return status;
-    take(d, &b, &l);
+    take(m, &b, &l);
     memset(state, 0, b.used);
-    for (int64_t h = 0; h < d->kv_heads; h++) {
-        float *center = l.heads + (size_t)h * l.head_floats, *konst = center + l.rp, *w = konst + l.kp,
-              *mw = w + l.r * l.kp;
-        gmai_gma_prepare(m->kern, &a->t[GMA_MU], &a->t[GMA_OMEGA], &a->t[GMA_ALPHA], &a->t[GMA_LOGIT_SCALE], h,
-                         d->eps_sigma, l.prepare);
-        const gmai_gma_head *g = l.prepare;
-        memcpy(center, g->center, (size_t)l.rp * sizeof(float));
-        for (int64_t k = 0; k < l.kp; k++) {
-            konst[k] = k < l.k ? g->konst[k] : -INFINITY;
-            for (int64_t r = 0; r < l.r && k < l.k; r++) {
-                w[r * l.kp + k] = g->w[k * l.rp + r];
-                mw[r * l.kp + k] = g->mw[k * l.rp + r];
-            }
-        }
+    for (int64_t h = 0; h < (la->one_head ? 1 : d->kv_heads) && la->prepare; h++) {
+        la->prepare(m, a, h, l.prepare);
+        la->step_prepare(m, l.prepare, l.heads + (size_t)h * l.head_floats);
     }
     for (int64_t bi = 0; bi < d->batch; bi++)
         for (int64_t h = 0; h < d->kv_heads; h++) {
@@ -99,30 +90,14 @@ gma_status gmai_gma_state_init(const gma_mixer *m, const gmai_args *a, void *sta
     return GMA_OK;
 }
 
-/* gamma of one token, components as lanes. */
-static void gamma_of(const gma_mixer *m, const step_layout *l, const float *head, const gma_tensor *x, int64_t bi,
-                     int64_t h, float *centred, float *gamma)
+/* phi of one token. */
+static void phi_of(const gma_mixer *m, const step_layout *l, const float *head, const gma_tensor *t, int64_t bi,
+                   int64_t h, float *x, float *phi, float *eps)
 {
-    const float *center = head, *konst = center + l->rp, *w = konst + l->kp, *mw = w + l->r * l->kp;
-    const int64_t at = bi * x->stride[0] + h * x->stride[1];
-    for (int64_t r = 0; r < l->r; r++) centred[r] = gmai_load_f32(x, at + r * x->stride[3]) - center[r];
-    m->kern->step_logits(centred, (int)l->r, (int)l->kp, w, mw, konst, gamma);
-    m->kern->step_softmax(gamma, (int)l->kp);
-    if (gamma[0] == gamma[0]) return;
-    /* All logits beyond f32: once more in double (NaN and Inf stay NaN). */
-    double top = -INFINITY, sum = 0.0;
-    for (int pass = 0; pass < 3; pass++)
-        for (int64_t k = 0; k < l->k; k++) {
-            double v = (double)konst[k];
-            for (int64_t r = 0; r < l->r; r++) {
-                const double t = (double)centred[r] * (double)w[r * l->kp + k] - (double)mw[r * l->kp + k];
-                v -= t * t;
-            }
-            if (pass == 0 && v > top) top = v;
-            if (pass == 1) sum += exp(v - top);
-            if (pass == 2) gamma[k] = (float)(exp(v - top) / sum);
-        }
-    for (int64_t k = l->k; k < l->kp; k++) gamma[k] = 0.0f;
+    const int64_t at = bi * t->stride[0] + h * t->stride[1];
+    for (int64_t r = 0; r < l->r; r++) x[r] = gmai_load_f32(t, at + r * t->stride[3]);
+    for (int64_t r = l->r; r < l->rp; r++) x[r] = 0.0f;
+    m->ops->linear_attention->step_phi(m, head, x, phi, eps);
 }
 
 /* Nothing has been written yet: every query gives 0, one that is not finite too. */
@@ -141,44 +116,49 @@ static void step_one(const gma_mixer *m, const gmai_args *a, const step_layout *
     const gma_tensor *v = &a->t[GMA_V], *o = &a->t[GMA_O], *mask = &a->t[GMA_KEY_MASK], *ld = &a->t[GMA_LOG_DECAY];
     const float *head = l->heads + (size_t)h * l->head_floats;
     float *hi = l->sums + (size_t)unit * l->sum_floats, *lo = hi + l->k * l->ld;
-    float *centred = l->work + (size_t)unit * l->work_floats, *gamma = centred + l->rp, *row = gamma + l->kp,
+    float *x = l->work + (size_t)unit * l->work_floats, *phi = x + l->rp, *row = phi + l->kp,
           *out = row + l->ld;
     float factor = 1.0f;
     if (gmai_present(ld)) {
-        const double x = (double)((const float *)ld->data)[bi * ld->stride[0] + h * ld->stride[1]];
-        factor = x < -200.0 ? 0.0f : (float)exp(x);
+        const double log_decay = (double)((const float *)ld->data)[bi * ld->stride[0] + h * ld->stride[1]];
+        factor = log_decay < -200.0 ? 0.0f : (float)exp(log_decay);
     }
     const int keep = !gmai_present(mask) || ((const uint8_t *)mask->data)[bi * mask->stride[0]] != 0;
     if (keep) {
-        gamma_of(m, l, head, &a->t[GMA_K], bi, h, centred, gamma);
+        phi_of(m, l, head, &a->t[GMA_K], bi, h, x, phi, NULL);
         const int64_t at = bi * v->stride[0] + h * v->stride[1];
         memset(row, 0, (size_t)l->ld * sizeof(float));
         for (int64_t j = 0; j < l->d; j++) row[j] = gmai_load_f32(v, at + j * v->stride[3]);
         row[l->d] = 1.0f; /* Z is the sum of 1 */
-        kern->step_update(hi, lo, factor, gamma, row, (int)l->k, (int)l->ld);
+        kern->step_update(hi, lo, factor, phi, row, (int)l->k, (int)l->ld);
     } else if (factor != 1.0f) {
-        memset(gamma, 0, (size_t)l->kp * sizeof(float));
+        memset(phi, 0, (size_t)l->kp * sizeof(float));
         memset(row, 0, (size_t)l->ld * sizeof(float));
-        kern->step_update(hi, lo, factor, gamma, row, (int)l->k, (int)l->ld);
+        kern->step_update(hi, lo, factor, phi, row, (int)l->k, (int)l->ld);
     }
     for (int64_t j = 0; j < group; j++) {
         const int64_t hq = h * group + j, at = bi * o->stride[0] + hq * o->stride[1];
-        gamma_of(m, l, head, &a->t[GMA_Q], bi, hq, centred, gamma);
-        if (gamma[0] != gamma[0] && is_empty(l, hi)) memset(gamma, 0, (size_t)l->kp * sizeof(float));
-        kern->step_read(hi, gamma, (int)l->k, (int)l->ld, out);
-        const float inverse = 1.0f / (out[l->d] + (float)d->eps);
+        float eps = (float)d->eps;
+        phi_of(m, l, head, &a->t[GMA_Q], bi, hq, x, phi, &eps);
+        kern->step_read(hi, phi, (int)l->k, (int)l->ld, out);
+        float den = out[l->d] + eps;
+        if (den - den != 0.0f && is_empty(l, hi)) {
+            memset(out, 0, (size_t)l->ld * sizeof(float));
+            den = (float)d->eps;
+        }
+        const float inverse = 1.0f / den;
         for (int64_t i = 0; i < l->d; i++) gmai_store_f32(o, at + i * o->stride[3], out[i] * inverse);
     }
 }
 
-gma_status gmai_gma_step(const gma_mixer *m, const gmai_args *a, void *state, int threads)
+gma_status gmai_la_step(const gma_mixer *m, const gmai_args *a, void *state, int threads)
 {
     const gma_mixer_desc *d = &m->d;
     const gma_tensor *ld = &a->t[GMA_LOG_DECAY];
     const int64_t units = d->batch * d->kv_heads;
     step_layout l;
     gmai_bump b = {state, 0};
-    take(d, &b, &l);
+    take(m, &b, &l);
     for (int64_t i = 0; i < units && gmai_present(ld); i++) {
         const float x = ((const float *)ld->data)[i / d->kv_heads * ld->stride[0] + i % d->kv_heads * ld->stride[1]];
         if (x > 0.0f) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "log_decay is %g; it must be <= 0", (double)x);
@@ -199,14 +179,14 @@ gma_status gmai_gma_step(const gma_mixer *m, const gmai_args *a, void *state, in
     return GMA_OK;
 }
 
-gma_status gmai_gma_state_export(const gma_mixer *m, const void *state, const gmai_args *a)
+gma_status gmai_la_state_export(const gma_mixer *m, const void *state, const gmai_args *a)
 {
     const gma_mixer_desc *d = &m->d;
     const gma_tensor *s = &a->t[GMA_OUT_S], *z = &a->t[GMA_OUT_Z];
     step_layout l;
     gmai_bump b = {NULL, 0};
     memcpy(&b.base, &state, sizeof state); /* only read through */
-    take(d, &b, &l);
+    take(m, &b, &l);
     for (int64_t bi = 0; bi < d->batch; bi++)
         for (int64_t h = 0; h < d->kv_heads; h++) {
             const float *hi = l.sums + (size_t)(bi * d->kv_heads + h) * l.sum_floats, *lo = hi + l.k * l.ld;

@@ -1,4 +1,4 @@
-/* The adjoint of naive.c: the same recurrence, last token first. With U, u = dL/dS_t, dL/dZ_t:
+/* The adjoint of linear_attention_naive.c: the same recurrence, last token first. With U, u = dL/dS_t, dL/dZ_t:
  *
  *   read of query i:  den = g.Z + eps, o = gS / den,   dN = dO / den,  dden = -(dO . o) / den
  *                     dg = S dN + Z dden,              U += g dN^T,    u += g dden
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "mixers/gma/naive.h"
+#include "mixers/linear_attention_naive.h"
 #include "mixers/naive_tensor.h"
 
 typedef struct adjoint {
@@ -22,7 +22,7 @@ typedef struct adjoint {
     unsigned char *starts_seen, *inside_seen;
     double *U, *u; /* (K,D), (K): one block, u behind U */
     int read;      /* 0 while nothing uses U: no query came yet (or all was forgotten since) and no gradient came in */
-    double *dO, *dgamma, *dx; /* (D), (K), (R) */
+    double *dO, *dphi, *dx; /* (D), (K), (R) */
 } adjoint;
 
 static void put_row(const gma_tensor *t, int64_t b, int64_t h, int64_t n, int64_t width, const double *row) {
@@ -42,25 +42,25 @@ static void read_query(adjoint *w, int64_t h, int64_t i) {
     }
     gmai_naive_row(&s->a->t[GMA_Q], s->batch, h, n, s->R, s->x);
     gmai_naive_row(grad_o, s->batch, h, n, D, w->dO);
-    gmai_naive_gamma(s->mix, s->x, s->gamma);
+    s->map->phi(s->map->self, s->x, s->phi);
 
     double den = s->m->d.eps, dO_N = 0;
     for (int64_t k = 0; k < K; k++) {
-        den += s->gamma[k] * s->Z[k];
+        den += s->phi[k] * s->Z[k];
         for (int64_t c = 0; c < D; c++)
-            dO_N += w->dO[c] * s->gamma[k] * s->S[k * D + c];
+            dO_N += w->dO[c] * s->phi[k] * s->S[k * D + c];
     }
     const double dden = -dO_N / (den * den);
     for (int64_t k = 0; k < K; k++) {
-        w->dgamma[k] = s->Z[k] * dden;
+        w->dphi[k] = s->Z[k] * dden;
         for (int64_t c = 0; c < D; c++) {
-            w->dgamma[k] += s->S[k * D + c] * w->dO[c] / den;
-            w->U[k * D + c] += s->gamma[k] * w->dO[c] / den;
+            w->dphi[k] += s->S[k * D + c] * w->dO[c] / den;
+            w->U[k * D + c] += s->phi[k] * w->dO[c] / den;
         }
-        w->u[k] += s->gamma[k] * dden;
+        w->u[k] += s->phi[k] * dden;
     }
     w->read = 1;
-    gmai_naive_gamma_backward(s->mix, s->x, s->gamma, w->dgamma, w->dx);
+    s->map->backward(s->map->self, s->x, s->phi, w->dphi, w->dx);
     put_row(grad_q, s->batch, h, n, s->R, w->dx);
 }
 
@@ -81,20 +81,20 @@ static void write_key(adjoint *w, int64_t j) {
     }
     gmai_naive_row(&s->a->t[GMA_K], s->batch, s->head, n, s->R, s->x);
     gmai_naive_row(&s->a->t[GMA_V], s->batch, s->head, n, D, s->v);
-    gmai_naive_gamma(s->mix, s->x, s->gamma);
+    s->map->phi(s->map->self, s->x, s->phi);
     for (int64_t c = 0; c < D; c++) {
         double dv = 0;
         for (int64_t k = 0; k < K; k++)
-            dv += s->gamma[k] * w->U[k * D + c];
+            dv += s->phi[k] * w->U[k * D + c];
         if (gmai_present(grad_v))
             gmai_naive_put(grad_v, s->batch, s->head, n, c, dv);
     }
     for (int64_t k = 0; k < K; k++) {
-        w->dgamma[k] = w->u[k];
+        w->dphi[k] = w->u[k];
         for (int64_t c = 0; c < D; c++)
-            w->dgamma[k] += w->U[k * D + c] * s->v[c];
+            w->dphi[k] += w->U[k * D + c] * s->v[c];
     }
-    gmai_naive_gamma_backward(s->mix, s->x, s->gamma, w->dgamma, w->dx);
+    s->map->backward(s->map->self, s->x, s->phi, w->dphi, w->dx);
     put_row(grad_k, s->batch, s->head, n, s->R, w->dx);
 }
 
@@ -190,23 +190,6 @@ static void backward_sequence(adjoint *w) {
     }
 }
 
-static void put_mixture(const gmai_args *a, const gmai_naive_mixture *mix, int64_t h) {
-    const gma_tensor *mu = &a->grad[GMA_MU], *omega = &a->grad[GMA_OMEGA];
-    const gma_tensor *alpha = &a->grad[GMA_ALPHA], *scale = &a->grad[GMA_LOGIT_SCALE];
-    for (int64_t k = 0; k < mix->K; k++) {
-        for (int64_t r = 0; r < mix->R; r++) {
-            if (gmai_present(mu))
-                gmai_naive_put(mu, h, k, r, 0, mix->dmu[k * mix->R + r]);
-            if (gmai_present(omega))
-                gmai_naive_put(omega, h, k, r, 0, mix->domega[k * mix->R + r]);
-        }
-        if (gmai_present(alpha))
-            gmai_naive_put(alpha, h, k, 0, 0, mix->dalpha[k]);
-    }
-    if (gmai_present(scale))
-        gmai_naive_put(scale, h, 0, 0, 0, mix->dscale);
-}
-
 static void adjoint_free(adjoint *w) {
     gmai_naive_seq_free(&w->s);
     free(w->starts);
@@ -215,13 +198,13 @@ static void adjoint_free(adjoint *w) {
     free(w->inside_seen);
     free(w->U);
     free(w->dO);
-    free(w->dgamma);
+    free(w->dphi);
     free(w->dx);
 }
 
-static gma_status adjoint_init(adjoint *w, const gma_mixer *m, const gmai_args *a, gmai_naive_mixture *mix) {
+static gma_status adjoint_init(adjoint *w, const gma_mixer *m, const gmai_args *a, const gmai_naive_map *map) {
     *w = (adjoint){0};
-    const gma_status status = gmai_naive_seq_init(&w->s, m, a, mix);
+    const gma_status status = gmai_naive_seq_init(&w->s, m, a, map);
     if (status)
         return status;
     const int64_t positions = m->d.causal ? (m->d.q_len > m->d.k_len ? m->d.q_len : m->d.k_len) : 0;
@@ -234,9 +217,9 @@ static gma_status adjoint_init(adjoint *w, const gma_mixer *m, const gmai_args *
     w->inside_seen = calloc((size_t)w->block, 1);
     w->U = gmai_naive_alloc(w->width, 1);
     w->dO = gmai_naive_alloc(w->s.D, 1);
-    w->dgamma = gmai_naive_alloc(w->s.K, 1);
+    w->dphi = gmai_naive_alloc(w->s.K, 1);
     w->dx = gmai_naive_alloc(w->s.R, 1);
-    if (!w->starts || !w->inside || !w->starts_seen || !w->inside_seen || !w->U || !w->dO || !w->dgamma || !w->dx) {
+    if (!w->starts || !w->inside || !w->starts_seen || !w->inside_seen || !w->U || !w->dO || !w->dphi || !w->dx) {
         adjoint_free(w);
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "naive: no memory for the states of %lld positions, K=%lld, D=%lld",
                         (long long)positions, (long long)m->d.components, (long long)m->d.value_dim);
@@ -245,24 +228,21 @@ static gma_status adjoint_init(adjoint *w, const gma_mixer *m, const gmai_args *
     return GMA_OK;
 }
 
-gma_status gmai_gma_naive_backward(const gma_mixer *m, const gmai_args *a) {
-    gmai_naive_mixture mix;
+gma_status gmai_la_naive_backward(const gma_mixer *m, const gmai_args *a, const gmai_naive_map *map) {
     adjoint w;
-    gma_status status = gmai_naive_mixture_init(&mix, m->d.components, m->d.routing_dim);
+    const gma_status status = adjoint_init(&w, m, a, map);
     if (status)
         return status;
-    status = adjoint_init(&w, m, a, &mix);
-    for (int64_t h = 0; h < m->d.kv_heads && !status; h++) {
-        gmai_naive_mixture_load(&mix, &a->t[GMA_MU], &a->t[GMA_OMEGA], &a->t[GMA_ALPHA], &a->t[GMA_LOGIT_SCALE], h,
-                                m->d.eps_sigma);
+    for (int64_t h = 0; h < m->d.kv_heads; h++) {
+        if (map->load)
+            map->load(map->self, m, a, h);
         for (int64_t g = 0; g < gmai_naive_seq_count(m); g++) {
             gmai_naive_seq_select(&w.s, h, g);
             backward_sequence(&w);
         }
-        put_mixture(a, &mix, h);
+        if (map->store)
+            map->store(map->self, a, h);
     }
-    if (!status)
-        adjoint_free(&w);
-    gmai_naive_mixture_free(&mix);
-    return status;
+    adjoint_free(&w);
+    return GMA_OK;
 }
