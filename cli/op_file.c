@@ -12,6 +12,7 @@ static const struct {
     {'B', offsetof(gma_mixer_desc, batch)},       {'h', offsetof(gma_mixer_desc, heads)},
     {'H', offsetof(gma_mixer_desc, kv_heads)},    {'q', offsetof(gma_mixer_desc, q_len)},
     {'k', offsetof(gma_mixer_desc, k_len)},       {'K', offsetof(gma_mixer_desc, components)},
+    {'M', offsetof(gma_mixer_desc, components)},
     {'R', offsetof(gma_mixer_desc, routing_dim)}, {'D', offsetof(gma_mixer_desc, value_dim)},
 };
 

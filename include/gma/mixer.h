@@ -15,6 +15,15 @@
  * with S, Z the totals over all keys (bidirectional) or those after the last key that query i sees (causal:
  * key j <= i + Nk - Nq, aligned at the end). logit_scale = 1 and log_decay = 0 when absent: the paper's operator.
  *
+ * GMA_MIXER_LINEAR and GMA_MIXER_PERFORMER are the same with another phi in the place of gamma, and take every option
+ * below except what belongs to the mixture (mu, omega, alpha, logit_scale, eps_sigma):
+ *
+ *   linear      phi(x)_r = elu(x_r) + 1                                        R features; components = 0 or R
+ *   performer   phi(x)_m = exp(w_m . y - |y|^2/2) / sqrt(M), y = x / R^(1/4)   w = GMA_FEATURES (M,R), shared by all
+ *               heads, M = components. The features are fixed: they have no gradient.
+ *               eps is added to the product of these literal features, and S and Z hold them. A key feature beyond the
+ *               range of f32 (e^88) becomes Inf and shows as such; for random features that cannot happen in practice.
+ *
  *   - Key mask: a masked key writes nothing, but still decays. A query that sees no key gives exactly 0 and passes
  *     no gradient.
  *   - Packed: cu_seqlens splits one row (B = 1, Nq = Nk) into G sequences that never mix; the results are those of
@@ -56,6 +65,7 @@ extern "C" {
     X(GMA_STATE_Z, 10, "state_Z")                 \
     X(GMA_LOG_DECAY, 11, "log_decay")             \
     X(GMA_LOGIT_SCALE, 12, "logit_scale")         \
+    X(GMA_FEATURES, 13, "features")               \
     X(GMA_O, 32, "o")                             \
     X(GMA_OUT_S, 33, "out_S")                     \
     X(GMA_OUT_Z, 34, "out_Z")
@@ -83,7 +93,8 @@ GMA_API const char *gma_slot_name(int32_t slot);
 typedef enum gma_role { GMA_ROLE_INPUT = 1, GMA_ROLE_PARAM = 2, GMA_ROLE_OUTPUT = 3 } gma_role;
 
 /** gma_slot_info - what a mixer accepts in a slot.
- *  dims: one letter an extent: B batch, h query heads (Hq), H key heads, q Nq, k Nk, K components, R, D,
+ *  dims: one letter an extent: B batch, h query heads (Hq), H key heads, q Nq, k Nk, K components, M features (the
+ *  same field, components), R, D,
  *  S states (B, or G when packed), + G + 1.
  *  dtypes: a set of bits 1 << gma_dtype.  has_grad: backward can give its gradient (for an output: takes it). */
 typedef struct gma_slot_info {
@@ -98,7 +109,9 @@ typedef struct gma_slot_info {
 /* ---- Mixers ------------------------------------------------------------------------------- */
 
 typedef enum gma_mixer_kind {
-    GMA_MIXER_GMA = 1 /* Gaussian Mixture Attention */
+    GMA_MIXER_GMA = 1, /* Gaussian Mixture Attention */
+    GMA_MIXER_LINEAR = 2, /* Linear Transformer: phi = elu + 1 */
+    GMA_MIXER_PERFORMER = 3 /* Performer: positive random features */
 } gma_mixer_kind;
 
 /** gma_mixer_kind_name() - "gma"; NULL for a value that is none.
@@ -123,7 +136,7 @@ typedef struct gma_mixer_desc {
     int64_t k_len; /* Nk */
     int64_t routing_dim; /* R >= 1 */
     int64_t value_dim; /* D */
-    int64_t components; /* K >= 1 */
+    int64_t components; /* K >= 1; performer: M >= 1; linear: 0 or R */
     int64_t segments; /* G, the number of packed sequences; -1 = not packed (the default) */
     double eps; /* > 0; default 1e-6 */
     double eps_sigma; /* > 0; default 1e-4 */
@@ -180,7 +193,7 @@ GMA_API gma_status gma_mixer_backward(const gma_mixer *mixer, const gma_arg *arg
 /* ---- Decoding one token at a time (causal mixers) --------------------------------------------------- */
 
 /** gma_mixer_state_init() - prepare `state` (gma_mixer_size.state bytes, 64-byte aligned) from the parameters
- *  (GMA_MU, GMA_OMEGA, GMA_ALPHA, optional GMA_LOGIT_SCALE) and an optional GMA_STATE_S with GMA_STATE_Z (F32 or F64).
+ *  (GMA_MU, GMA_OMEGA, GMA_ALPHA, optional GMA_LOGIT_SCALE; GMA_FEATURES; none for linear) and an optional GMA_STATE_S with GMA_STATE_Z (F32 or F64).
  *  The parameters are copied in prepared form; change them and the state must be made anew. */
 GMA_API gma_status gma_mixer_state_init(const gma_mixer *mixer, const gma_arg *args, int count, void *state);
 

@@ -84,7 +84,8 @@ static int64_t extent(const gma_mixer_desc *d, char letter, gmai_call_kind call)
     case 'H': return d->kv_heads;
     case 'q': return step ? 1 : d->q_len;
     case 'k': return step ? 1 : d->k_len;
-    case 'K': return d->components;
+    case 'K':
+    case 'M': return d->components;
     case 'R': return d->routing_dim;
     case 'D': return d->value_dim;
     case 'S': return d->segments >= 0 ? d->segments : d->batch;
@@ -164,7 +165,7 @@ gma_status gmai_args_check(const gma_mixer *m, gmai_call_kind call, const gma_ar
                                ? 1
                                : grad && info->role != GMA_ROLE_OUTPUT;
         /* The states are read element by element; q, k, v, o have a width. */
-        const int width = rank == 4 && (last == 'R' || last == 'D') && info->dims[2] != 'K' &&
+        const int width = rank == 4 && (last == 'R' || last == 'D') && info->dims[0] == 'B' &&
                           call != GMAI_CALL_NAIVE_FORWARD && call != GMAI_CALL_NAIVE_BACKWARD;
         const gma_status s =
             gmai_tensor_check(&args[i].tensor, name, shape, rank, dtypes_of(info, call), width, output);

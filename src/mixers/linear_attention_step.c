@@ -71,7 +71,7 @@ gma_status gmai_la_state_init(const gma_mixer *m, const gmai_args *a, void *stat
     if (status != GMA_OK) return status;
     take(m, &b, &l);
     memset(state, 0, b.used);
-    for (int64_t h = 0; h < (la->one_head ? 1 : d->kv_heads) && la->prepare; h++) {
+    for (int64_t h = 0; h < (la->one_head ? 1 : d->kv_heads) && la->step_prepare; h++) {
         la->prepare(m, a, h, l.prepare);
         la->step_prepare(m, l.prepare, l.heads + (size_t)h * l.head_floats);
     }

@@ -150,5 +150,5 @@ int main(void) {
         cmocka_unit_test(padding_leaves_no_trace),
         cmocka_unit_test(state_without_keys),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
 }

@@ -19,12 +19,15 @@ static void stream(gma_isa isa, int64_t z0, int64_t zeros, int64_t ones) {
     assert_non_null(state);
     float zero = 0, v = 0, o = 0;
     double S = 0, Z = (double)z0;
-    const gma_arg params[] = {{GMA_MU, gma_tensor_of(&zero, GMA_F32, 3, 1, 1, 1, 0)},
-                              {GMA_OMEGA, gma_tensor_of(&zero, GMA_F32, 3, 1, 1, 1, 0)},
-                              {GMA_ALPHA, gma_tensor_of(&zero, GMA_F32, 2, 1, 1, 0, 0)},
-                              {GMA_STATE_S, gma_tensor_of(&S, GMA_F64, 4, 1, 1, 1, 1)},
-                              {GMA_STATE_Z, gma_tensor_of(&Z, GMA_F64, 3, 1, 1, 1, 0)}};
-    TST_OK(gma_mixer_state_init(m, params, 5, state));
+    gma_arg params[8] = {{GMA_STATE_S, gma_tensor_of(&S, GMA_F64, 4, 1, 1, 1, 1)},
+                         {GMA_STATE_Z, gma_tensor_of(&Z, GMA_F64, 3, 1, 1, 1, 0)}};
+    int count = 2, rows = 0;
+    const gma_slot_info *table = gma_mixer_slots(tst_mixer, &rows);
+    for (int i = 0; i < rows; i++) {
+        if (table[i].role == GMA_ROLE_PARAM && table[i].required)
+            params[count++] = (gma_arg){table[i].slot, gma_tensor_of(&zero, GMA_F32, (int)strlen(table[i].dims), 1, 1, 1, 1)};
+    }
+    TST_OK(gma_mixer_state_init(m, params, count, state));
     const gma_arg args[] = {{GMA_Q, gma_tensor_of(&zero, GMA_F32, 4, 1, 1, 1, 1)},
                             {GMA_K, gma_tensor_of(&zero, GMA_F32, 4, 1, 1, 1, 1)},
                             {GMA_V, gma_tensor_of(&v, GMA_F32, 4, 1, 1, 1, 1)},
@@ -64,5 +67,5 @@ static void whole_stream(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(near_the_limit_of_f32), cmocka_unit_test(whole_stream)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
 }

@@ -156,6 +156,7 @@ static void a_large_sum_still_grows(void **state) {
  * address space, of which only v and o are touched: kept out of the default run. */
 static void long_sequence(void **state) {
     (void)state;
+    TST_GMA_ONLY();
     const char *wanted = getenv("GMA_TEST_LONG");
     if (!wanted || strcmp(wanted, "1") != 0)
         skip();
@@ -195,5 +196,5 @@ int main(void) {
         cmocka_unit_test(steps_follow_the_same_rules), cmocka_unit_test(state_is_not_bf16),
         cmocka_unit_test(a_large_sum_still_grows),     cmocka_unit_test(long_sequence),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
 }

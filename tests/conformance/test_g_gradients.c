@@ -24,6 +24,7 @@ static tst_problem trick_two(int heads) {
  * all 0, as sum().backward() gives it, or a transposed view, gives the same. */
 static void golden_whatever_the_strides(void **state) {
     (void)state;
+    TST_GMA_ONLY();
     static const double dq[] = {-6.11849e-7, -0.739497244772, -0.188976828489};
     static const double dk[] = {-0.074930841654, -0.210748877241, 0.759419749315};
     static const double dv[] = {1.792894806540, 0.886869327920, 0.320231911317};
@@ -80,5 +81,5 @@ int main(void) {
         cmocka_unit_test(golden_whatever_the_strides),
         cmocka_unit_test(expanded_equals_dense),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
 }

@@ -174,6 +174,7 @@ static void two_far_rows(float *const x[BIG], const tst_engine *e, int far) {
 
 static void offsets_beyond_31_bits(void **state) {
     (void)state;
+    TST_GMA_ONLY();
     float *x[BIG];
     size_t bytes = 0;
     for (int i = 0; i < BIG; i++) {
@@ -226,5 +227,5 @@ int main(void) {
         cmocka_unit_test(offsets_beyond_31_bits),
         cmocka_unit_test(many_heads),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
 }

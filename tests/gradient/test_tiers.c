@@ -181,5 +181,5 @@ int main(void) {
         cmocka_unit_test(random_shapes),
         cmocka_unit_test(bf16),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
 }

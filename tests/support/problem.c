@@ -31,6 +31,7 @@ static int64_t extent(const gma_mixer_desc *d, char letter) {
     case 'k':
         return d->k_len;
     case 'K':
+    case 'M':
         return d->components;
     case 'R':
         return d->routing_dim;
@@ -79,17 +80,19 @@ void tst_array_free(tst_array *a) {
     *a = (tst_array){NULL, 0, 0, {0}};
 }
 
+gma_mixer_kind tst_mixer = GMA_MIXER_GMA;
+
 gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq, int64_t Nk, int64_t K, int64_t R,
                         int64_t D) {
     gma_mixer_desc d;
-    TST_OK(gma_mixer_desc_init(&d, GMA_MIXER_GMA));
+    TST_OK(gma_mixer_desc_init(&d, tst_mixer));
     d.causal = causal;
     d.batch = B;
     d.heads = Hq;
     d.kv_heads = H;
     d.q_len = Nq;
     d.k_len = Nk;
-    d.components = K;
+    d.components = tst_mixer == GMA_MIXER_LINEAR ? R : K;
     d.routing_dim = R;
     d.value_dim = D;
     return d;
@@ -151,9 +154,12 @@ static void add_random(tst_array *a, int slot, double width, tst_rng *rng) {
 }
 
 static void add_required(tst_problem *p, const int64_t *cu) {
-    static const int slots[] = {GMA_Q, GMA_K, GMA_V, GMA_MU, GMA_OMEGA, GMA_ALPHA};
-    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
-        tst_add(p, slots[i]);
+    int count = 0;
+    const gma_slot_info *table = gma_mixer_slots((gma_mixer_kind)p->desc.kind, &count);
+    for (int i = 0; i < count; i++) {
+        if (table[i].required && table[i].role != GMA_ROLE_OUTPUT)
+            tst_add(p, table[i].slot);
+    }
     if (!cu)
         return;
     double *x = tst_add(p, GMA_CU_SEQLENS);
@@ -175,7 +181,7 @@ tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, un
     }
     if (extras & TST_DECAY)
         tst_add(&p, GMA_LOG_DECAY);
-    if (extras & TST_SCALE)
+    if ((extras & TST_SCALE) && tst_slot_info(desc, GMA_LOGIT_SCALE))
         tst_add(&p, GMA_LOGIT_SCALE);
     for (int slot = 0; slot < TST_SLOTS; slot++) {
         if (p.in[slot].x && slot != GMA_CU_SEQLENS)

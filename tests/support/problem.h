@@ -62,17 +62,22 @@ tst_array tst_array_like(const tst_array *a); /* same shape, zeros */
 tst_array tst_array_copy(const tst_array *a);
 void tst_array_free(tst_array *a);
 
+/* The mixer that tst_desc() describes: GMA unless tst_for_linear_mixers() is at work. */
+extern gma_mixer_kind tst_mixer;
+
+/* K: components or features; linear takes its R for it. */
 gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq, int64_t Nk, int64_t K, int64_t R,
                         int64_t D);
 
 enum { TST_MASK = 1, TST_STATE = 2, TST_DECAY = 4, TST_SCALE = 8, TST_GRAD_STATE = 16, TST_BACKWARD = 32 };
 
 /* Random problem of that shape; every value is exact in f32. cu: desc.segments + 1 offsets, or NULL.
- * extras: TST_MASK (about 3 of 10 keys masked), ... which optional tensors it has. */
+ * extras: TST_MASK (about 3 of 10 keys masked), ... which optional tensors it has (TST_SCALE: where the
+ * mixer has one). */
 tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, unsigned extras, tst_rng *rng);
 
 /* All present tensors zero, alpha, mu, omega of config A of the cases when K = 2 (mu = -1, 1, sigma2 = 1), else mu = 0.
- */
+ * Then phi(q) . phi(k) is 1 (GMA: 1/K) for every query and key, whatever the mixer. */
 tst_problem tst_problem_plain(const gma_mixer_desc *desc, const int64_t *cu);
 
 /* Add a tensor (zeros) and return its values. */
@@ -88,6 +93,16 @@ tst_problem tst_problem_copy(const tst_problem *p);
 void tst_problem_free(tst_problem *p);
 
 /* ---- running ----------------------------------------------------------------------------------------- */
+
+/* Run a group of tests once for every mixer of the manifest that has q k v and a state (S, Z). In main():
+ * return tst_for_linear_mixers(tests, n). What holds for GMA alone starts with TST_GMA_ONLY. Returns what failed. */
+struct CMUnitTest;
+int tst_for_linear_mixers(const struct CMUnitTest *tests, size_t n);
+#define TST_GMA_ONLY()                 \
+    do {                               \
+        if (tst_mixer != GMA_MIXER_GMA) \
+            skip();                    \
+    } while (0)
 
 #define TST_NAIVE ((tst_engine){1, GMA_ISA_AUTO, 1, GMA_F64})
 

@@ -41,13 +41,13 @@ tst_result tst_steps(const tst_problem *p, const tst_engine *e) {
     void *buffers[8] = {0};
     gma_arg args[8];
     int count = 0;
-    static const int params[] = {GMA_MU, GMA_OMEGA, GMA_ALPHA, GMA_LOGIT_SCALE, GMA_STATE_S, GMA_STATE_Z};
-    for (size_t i = 0; i < sizeof params / sizeof *params; i++) {
-        const tst_array *a = &p->in[params[i]];
-        if (!a->x)
+    for (int slot = 0; slot < TST_SLOTS; slot++) {
+        const tst_array *a = &p->in[slot];
+        const gma_slot_info *info = a->x ? tst_slot_info(&p->desc, slot) : NULL;
+        if (!info || (info->role != GMA_ROLE_PARAM && slot != GMA_STATE_S && slot != GMA_STATE_Z))
             continue;
         buffers[count] = calloc((size_t)a->n + 1, sizeof(float));
-        args[count] = (gma_arg){params[i], dense_f32(a, buffers[count])};
+        args[count] = (gma_arg){slot, dense_f32(a, buffers[count])};
         count++;
     }
     memset(state, 0xff, size.state);

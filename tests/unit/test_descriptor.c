@@ -178,7 +178,7 @@ static void kinds(void **state) {
         assert_true(count > 0);
         for (int i = 0; i < count; i++) {
             assert_non_null(gma_slot_name(slots[i].slot));
-            assert_int_equal(strspn(slots[i].dims, "BhHqkKRDS+"), strlen(slots[i].dims));
+            assert_int_equal(strspn(slots[i].dims, "BhHqkKMRDS+"), strlen(slots[i].dims));
             assert_true(slots[i].dtypes != 0);
             for (int j = 0; j < i; j++)
                 assert_int_not_equal(slots[i].slot, slots[j].slot);
