@@ -283,6 +283,46 @@ static void test_eps(void **state) {
     assert_o((const double[]){0, 0, 0}, N);
 }
 
+/* Every mixer of q k v and a state, by the values of its slots alone: kernels against --naive, forward and backward. The
+ * golden file holds tensors they do not know (ignored); performer also needs features. */
+static void test_other_mixers(void **state) {
+    (void)state;
+    CLI("op", golden("causal_decay_state"), "l", "--mixer", "linear", "--backward");
+    assert_complaint(1, "state_S"); /* K rows where R belong */
+    CLI("op", golden("causal_decay_key_mask"), "l", "--mixer", "linear", "--backward");
+    assert_success();
+    CLI("op", golden("causal_decay_key_mask"), "n", "--mixer", "linear", "--backward", "--naive");
+    assert_success();
+    assert_int_equal(compare(in_cli_folder("n"), in_cli_folder("l"), "", 0, 0), 7); /* o, S, Z, q k v log_decay */
+    gma_safetensors *f = opened(in_cli_folder("l"));
+    assert_string_equal(gma_safetensors_metadata(f, "mixer"), "linear");
+    gma_safetensors_close(f);
+    CLI("op", golden("causal_decay_key_mask"), "l", "--mixer", "linear", "--responsibilities");
+    assert_complaint(1, "mixture");
+    CLI("op", golden("causal_decay_key_mask"), "p", "--mixer", "performer");
+    assert_complaint(1, "features");
+
+    static const float features0[3] = {0.5f, -1.5f, 2.0f};
+    static const float up[N] = {1, -2, 0.5f};
+    reset_hand();
+    find_hand("features")->tensor = gma_tensor_of(features0, GMA_F32, 2, 3, 1, 0, 0);
+    find_hand("grad_o")->tensor = gma_tensor_of(up, GMA_F32, 4, B, H, N, 1);
+    save_hand();
+    CLI("op", "hand", "p", "--mixer", "performer", "--backward");
+    assert_success();
+    CLI("op", "hand", "n", "--mixer", "performer", "--backward", "--naive");
+    assert_success();
+    assert_int_equal(compare(in_cli_folder("n"), in_cli_folder("p"), "", 0, 0), 6); /* features have no gradient */
+    f = opened(in_cli_folder("p"));
+    const gma_stored_tensor *s = gma_safetensors_find(f, "out_S");
+    assert_true(s != NULL && s->rank == 4 && s->shape[2] == 3);
+    gma_safetensors_close(f);
+    find_hand("features")->tensor = gma_tensor_of(features0, GMA_F32, 2, 1, 3, 0, 0);
+    save_hand();
+    CLI("op", "hand", "p", "--mixer", "performer");
+    assert_complaint(1, "features");
+}
+
 static void test_empty(void **state) {
     (void)state;
     reset_hand();
@@ -444,7 +484,7 @@ int main(void) {
         cmocka_unit_test(test_types_and_strangers), cmocka_unit_test(test_eps),
         cmocka_unit_test(test_empty),               cmocka_unit_test(test_wrong_tensors),
         cmocka_unit_test(test_wrong_metadata),      cmocka_unit_test(test_wrong_files),
-        cmocka_unit_test(test_no_room),
+        cmocka_unit_test(test_no_room),             cmocka_unit_test(test_other_mixers),
     };
     return cmocka_run_group_tests(tests, make_cli_folder, remove_cli_folder);
 }

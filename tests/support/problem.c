@@ -215,6 +215,8 @@ tst_problem tst_problem_plain(const gma_mixer_desc *desc, const int64_t *cu) {
     return p;
 }
 
+double tst_plain_sum(void) { return tst_mixer == GMA_MIXER_PERFORMER ? sqrt(2) : 1; } /* 1 / sqrt(2) each */
+
 tst_problem tst_problem_copy(const tst_problem *p) {
     tst_problem c = *p;
     for (int i = 0; i < TST_SLOTS; i++) {

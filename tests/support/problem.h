@@ -79,6 +79,7 @@ tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, un
 /* All present tensors zero, alpha, mu, omega of config A of the cases when K = 2 (mu = -1, 1, sigma2 = 1), else mu = 0.
  * Then phi(q) . phi(k) is 1 (GMA: 1/K) for every query and key, whatever the mixer. */
 tst_problem tst_problem_plain(const gma_mixer_desc *desc, const int64_t *cu);
+double tst_plain_sum(void); /* the sum of the features of a key there, with K = 2 and R = 1 */
 
 /* Add a tensor (zeros) and return its values. */
 double *tst_add(tst_problem *p, int slot);
