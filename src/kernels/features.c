@@ -80,7 +80,7 @@ void GMAI_K(exp_features_scaled)(float *logits, int rows, int nvec, const float 
         vf m = within_floats(v_load(p));
         for (int i = 1; i < rows; i++) m = v_max(m, within_floats(v_load(p + (ptrdiff_t)i * C)));
         const vf e = v_exp(v_add(v_sub(s, m), v_set1(log_eps)));
-        v_store(eps + v * VL, v_min(v_set1(1.0e37f), v_max(v_set1(1.0e-37f), e)));
+        v_store(eps + v * VL, v_min(v_set1(1.0e37f), v_max(v_set1(1.2e-38f), e)));
         for (int i = 0; i < rows; i++) {
             float *q = p + (ptrdiff_t)i * C;
             v_store(q, v_exp_negative(v_add(v_sub(within_floats(v_load(q)), m), bad)));

@@ -94,8 +94,8 @@ typedef struct gmai_kernels {
     void (*square_sums)(const float *columns, int rows, int nvec, float factor, float offset, float *y);
     /* In place: e^(logit - shift(token)). Returns 1 when all is finite. */
     int (*exp_features)(float *logits, int rows, int nvec, const float *shift);
-    /* In place: e^(logit - top), top the token's largest, and eps(token) = e^(log_eps + shift - top) within
-     * [1e-37, 1e37]: numerator and denominator of a query divided by the same number. NaN in shift: NaN everywhere. */
+    /* In place: e^(logit - top), top the token's largest, and eps(token) = e^(log_eps + shift - top), kept between
+     * 1.2e-38 and 1e37: numerator and denominator of a query divided by the same number. NaN in shift gives NaN. */
     void (*exp_features_scaled)(float *logits, int rows, int nvec, const float *shift, float log_eps, float *eps);
     /* dphi -> dlogits = phi o dphi in place, dot(token) = their sum. */
     void (*exp_backward)(const float *phi, float *dphi, int rows, int nvec, float *dot);

@@ -138,7 +138,7 @@ static void step_phi(const gma_mixer *m, const float *step, float *x, float *phi
         for (int64_t k = 1; k < count; k++) top = phi[k] > top ? phi[k] : top;
         m->kern->step_exp(phi, (int)kp, (float)((double)top + bad));
         const double e = exp(log(m->d.eps) + shift - (double)top);
-        *eps = e > 1e37 ? 1e37f : e < 1e-37 ? 1e-37f : (float)e;
+        *eps = e > 1e37 ? 1e37f : e < 1.2e-38 ? 1.2e-38f : (float)e;
     } else {
         m->kern->step_exp(phi, (int)kp, (float)shift);
     }
