@@ -26,7 +26,7 @@ output gate. Without them, so few steps bring a model to about a bigram table; s
 What to try next:
 
   $gma generate $run --prompt "JULIET:" --temperature 0.6
-  $gma train --data $data --out runs/longer            # 2000 steps of a larger model
+  $gma train --data $data --out runs/longer            # 2000 steps
   $gma train --data YOUR-FILE --out runs/yours         # any text or binary file
-  $gma plot $run runs/longer --help
+  $gma plot $run runs/longer --out runs/curves.svg
 END
