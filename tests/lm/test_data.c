@@ -86,7 +86,7 @@ static void test_wrong_files(void **state) {
     assert_int_equal(gmal_token(&t, 4), 65535);
     gmal_tokens_close(&t);
     /* L1: every byte counts, whatever it is. */
-    static const char *const bytes[] = {"a\xff" "b", "\xe6\xad", "\xc0\x80", "\xed\xa0\x80"};
+    static const char *const bytes[] = {("a\xff" "b"), "\xe6\xad", "\xc0\x80", "\xed\xa0\x80"};
     for (size_t i = 0; i < 4; i++) {
         TST_OK(gmal_tokens_open(put_file("bytes", bytes[i], strlen(bytes[i])), 1, 256, &t));
         assert_int_equal(t.count, strlen(bytes[i]));

@@ -272,6 +272,13 @@ static void test_other_shapes(void **state) {
     fputs("{\"format\": \"gma-lm\", ", f);
     fclose(f);
     TST_ERROR(gma_lm_load(in_folder("d"), &read), GMA_ERR_FORMAT, "config.json");
+    /* L3: a tokenizer of 256 bytes and a vocabulary of 11 do not go together. */
+    TST_OK(gma_lm_save(a, in_folder("v"), GMA_F32));
+    char command[400];
+    snprintf(command, sizeof command, "sed -i 's/\"tokenizer\": \"none\"/\"tokenizer\": \"bytes\"/' '%s'",
+             in_folder("v/config.json"));
+    assert_int_equal(system(command), 0);
+    TST_ERROR(gma_lm_load(in_folder("v"), &read), GMA_ERR_FORMAT, "vocab must be 256 when tokens are bytes, not 11");
     gma_lm_destroy(a);
     gma_lm_destroy(b);
     gma_lm_destroy(d);

@@ -1,0 +1,264 @@
+/* The tensors of a measurement, made from the mixer's own table of slots, and the call that is timed. */
+#include "cli/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+gma_status bench_allocate(size_t bytes, void **out) {
+    *out = NULL;
+    if (bytes == 0) {
+        return GMA_OK;
+    }
+    if (bytes > SIZE_MAX - 64 || (*out = aligned_alloc(64, (bytes + 63) / 64 * 64)) == NULL) {
+        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a buffer of %zu bytes", bytes);
+    }
+    memset(*out, 0, (bytes + 63) / 64 * 64); /* also makes the pages: they must not be made while the clock runs */
+    return GMA_OK;
+}
+
+/* Nearly normal, variance 1, the same on every machine. */
+static float draw(uint64_t *seed) {
+    float sum = 0.0f;
+    for (int i = 0; i < 12; i++) {
+        *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+        sum += (float)(*seed >> 40) / 16777216.0f;
+    }
+    return sum - 6.0f;
+}
+
+/* Queries and keys among the means, several components near each token. */
+static float value_of(int32_t slot, const bench_shape *s, uint64_t *seed) {
+    const float x = draw(seed), positive = x < 0.0f ? -x : x;
+    switch (slot) {
+    case GMA_MU:
+        return 0.5f * x;
+    case GMA_OMEGA:
+        return 1.0f + 0.2f * x;
+    case GMA_ALPHA:
+        return 0.3f * x;
+    case GMA_LOG_DECAY:
+        return -0.02f * positive;
+    case GMA_LOGIT_SCALE:
+        return 0.5f + 0.1f * positive;
+    case GMA_STATE_Z:
+        return (float)s->length / (float)s->components;
+    case GMA_STATE_S:
+        return (float)s->length / (float)s->components * 0.1f * x;
+    default:
+        return x;
+    }
+}
+
+static int64_t extent_of(char letter, const bench_shape *s) {
+    switch (letter) {
+    case 'B':
+    case 'S':
+        return s->batch;
+    case 'h':
+        return s->heads;
+    case 'H':
+        return s->kv_heads;
+    case 'q':
+    case 'k':
+        return s->pass == BENCH_DECODE ? 1 : s->length;
+    case 'K':
+        return s->components;
+    case 'R':
+    case 'D':
+        return s->dim;
+    default:
+        return -1;
+    }
+}
+
+static gma_status make(const gma_slot_info *info, const bench_shape *s, uint64_t seed, int fill, gma_tensor *out) {
+    int64_t n[GMA_MAX_RANK] = {1, 1, 1, 1}, count = 1;
+    const int rank = (int)strlen(info->dims);
+    for (int i = 0; i < rank && i < GMA_MAX_RANK; i++) {
+        n[i] = extent_of(info->dims[i], s);
+        if (n[i] < 0 || (n[i] > 0 && count > (int64_t)1 << 40) || (count *= n[i]) > (int64_t)1 << 40) {
+            return gma_fail(GMA_ERR_OUT_OF_MEMORY, "%s would have more than 2^40 elements", gma_slot_name(info->slot));
+        }
+    }
+    const gma_dtype dtype = s->bf16 && (info->dtypes & 1u << GMA_BF16) != 0 ? GMA_BF16 : GMA_F32;
+    void *data;
+    const gma_status status = bench_allocate((size_t)count * gma_dtype_size(dtype), &data);
+    if (status != GMA_OK) {
+        return status;
+    }
+    for (int64_t i = 0; i < count && fill; i++) {
+        const float x = value_of(info->slot, s, &seed);
+        if (dtype == GMA_BF16) {
+            ((uint16_t *)data)[i] = gma_f32_to_bf16(x);
+        } else {
+            ((float *)data)[i] = x;
+        }
+    }
+    *out = gma_tensor_of(data, dtype, rank, n[0], n[1], n[2], n[3]);
+    return GMA_OK;
+}
+
+static int wanted(const gma_slot_info *info, const bench_shape *s) {
+    switch (info->slot) {
+    case GMA_LOG_DECAY:
+        return s->decay;
+    case GMA_LOGIT_SCALE:
+        return s->scale;
+    case GMA_STATE_S:
+    case GMA_STATE_Z:
+        return s->pass == BENCH_DECODE;
+    default:
+        return info->required;
+    }
+}
+
+/* backward takes all that forward takes, the gradient of the output, and gives that of everything else. */
+static gma_status make_tensors(bench_case *c) {
+    int slots;
+    const gma_slot_info *info = gma_mixer_slots(c->shape.kind, &slots);
+    for (int i = 0; i < slots; i++) {
+        if (!wanted(&info[i], &c->shape)) {
+            continue;
+        }
+        gma_arg *a = &c->forward[c->forward_count];
+        *a = (gma_arg){.slot = info[i].slot};
+        gma_status status =
+            make(&info[i], &c->shape, (uint64_t)info[i].slot, info[i].role != GMA_ROLE_OUTPUT, &a->tensor);
+        if (status != GMA_OK) {
+            return status;
+        }
+        c->forward_count++;
+        c->backward[c->backward_count++] = *a;
+    }
+    for (int i = 0; i < slots && c->shape.pass == BENCH_FORWARD_BACKWARD; i++) {
+        if (!wanted(&info[i], &c->shape) || !info[i].has_grad) {
+            continue;
+        }
+        gma_arg *a = &c->backward[c->backward_count];
+        *a = (gma_arg){.slot = GMA_GRAD(info[i].slot)};
+        gma_status status =
+            make(&info[i], &c->shape, 1000u + (uint64_t)info[i].slot, info[i].role == GMA_ROLE_OUTPUT, &a->tensor);
+        if (status != GMA_OK) {
+            return status;
+        }
+        c->backward_count++;
+    }
+    return GMA_OK;
+}
+
+/* Of the arguments of forward, those that prepare a decoding state, or those of a step. */
+static int decode_args(const bench_case *c, int prepare, gma_arg *args) {
+    int slots, count = 0;
+    const gma_slot_info *info = gma_mixer_slots(c->shape.kind, &slots);
+    for (int i = 0; i < c->forward_count; i++) {
+        for (int j = 0; j < slots; j++) {
+            if (info[j].slot == c->forward[i].slot) {
+                const int is_state = info[j].slot == GMA_STATE_S || info[j].slot == GMA_STATE_Z;
+                if ((info[j].role == GMA_ROLE_PARAM || is_state) == prepare) {
+                    args[count++] = c->forward[i];
+                }
+            }
+        }
+    }
+    return count;
+}
+
+static gma_status make_work(bench_case *c) {
+    gma_mixer_size size = {.struct_size = sizeof size};
+    gma_status status = gma_mixer_sizes(c->mixer, c->shape.threads, &size);
+    if (status != GMA_OK) {
+        return status;
+    }
+    if (c->shape.pass == BENCH_DECODE) {
+        gma_arg args[BENCH_MAX_ARGS];
+        c->state_bytes = size.state;
+        status = bench_allocate(size.state, &c->state);
+        return status != GMA_OK ? status : gma_mixer_state_init(c->mixer, args, decode_args(c, 1, args), c->state);
+    }
+    const int backward = c->shape.pass == BENCH_FORWARD_BACKWARD;
+    const size_t scratch =
+        backward && size.backward_scratch > size.forward_scratch ? size.backward_scratch : size.forward_scratch;
+    c->exec = (gma_exec){.struct_size = sizeof c->exec,
+                         .threads = c->shape.threads,
+                         .scratch_bytes = scratch,
+                         .saved_bytes = backward ? size.saved : 0};
+    status = bench_allocate(c->exec.scratch_bytes, &c->exec.scratch);
+    return status != GMA_OK ? status : bench_allocate(c->exec.saved_bytes, &c->exec.saved);
+}
+
+gma_status bench_case_open(bench_case *c, const bench_shape *shape) {
+    gma_mixer_desc d;
+    memset(c, 0, sizeof *c);
+    c->shape = *shape;
+    gma_status status = gma_mixer_desc_init(&d, shape->kind);
+    if (status != GMA_OK) {
+        return status;
+    }
+    d.isa = (int32_t)shape->isa;
+    d.causal = shape->causal || shape->pass == BENCH_DECODE;
+    d.batch = shape->batch;
+    d.heads = shape->heads;
+    d.kv_heads = shape->kv_heads;
+    d.q_len = d.k_len = shape->pass == BENCH_DECODE ? 1 : shape->length;
+    d.routing_dim = d.value_dim = shape->dim;
+    d.components = shape->components;
+    status = gma_mixer_create(&d, &c->mixer);
+    if (status == GMA_OK) {
+        status = make_tensors(c);
+    }
+    return status == GMA_OK ? make_work(c) : status;
+}
+
+void bench_case_close(bench_case *c) {
+    for (int i = 0; i < c->forward_count; i++) {
+        free(c->forward[i].tensor.data);
+    }
+    for (int i = 0; i < c->backward_count; i++) {
+        if ((c->backward[i].slot & GMA_GRAD_BIT) != 0) {
+            free(c->backward[i].tensor.data);
+        }
+    }
+    free(c->exec.scratch);
+    free(c->exec.saved);
+    free(c->state);
+    gma_mixer_destroy(c->mixer);
+    memset(c, 0, sizeof *c);
+}
+
+gma_status bench_case_run(bench_case *c) {
+    if (c->shape.pass == BENCH_DECODE) {
+        gma_arg args[BENCH_MAX_ARGS];
+        return gma_mixer_step(c->mixer, args, decode_args(c, 0, args), c->state, c->shape.threads);
+    }
+    gma_status status = gma_mixer_forward(c->mixer, c->forward, c->forward_count, &c->exec);
+    if (status == GMA_OK && c->shape.pass == BENCH_FORWARD_BACKWARD) {
+        status = gma_mixer_backward(c->mixer, c->backward, c->backward_count, &c->exec);
+    }
+    return status;
+}
+
+const gma_tensor *bench_case_find(const bench_case *c, int32_t slot) {
+    for (int i = 0; i < c->backward_count; i++) {
+        if (c->backward[i].slot == slot) {
+            return &c->backward[i].tensor;
+        }
+    }
+    return NULL;
+}
+
+size_t bench_case_workspace(const bench_case *c) { return c->exec.scratch_bytes + c->exec.saved_bytes + c->state_bytes; }
+
+/* Useful work of a token, K components, widths R and D; half of the logits belongs to the query, half to the key.
+ *   forward    query 4KR + 2KD    key 4KR + 2KD     logits: 2 FMA a term; reading S, writing S
+ *   backward   query 12KR + 4KD   key 12KR + 6KD    logits again, dx, parameters; five products with the state
+ * What a chunk needs within itself, exp, and packing are not counted: they are how, not what. */
+double bench_useful_flops(const bench_shape *s) {
+    const double kr = (double)s->components * (double)s->dim, kd = kr;
+    double query = 4 * kr + 2 * kd, key = 4 * kr + 2 * kd;
+    if (s->pass == BENCH_FORWARD_BACKWARD) {
+        query += 12 * kr + 4 * kd;
+        key += 12 * kr + 6 * kd;
+    }
+    const double tokens = (double)s->batch * (s->pass == BENCH_DECODE ? 1.0 : (double)s->length);
+    return tokens * ((double)s->heads * query + (double)s->kv_heads * key);
+}
