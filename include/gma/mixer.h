@@ -24,7 +24,7 @@
  *     Calling in pieces equals calling at once.
  *   - alpha_k = -inf removes component k; log_decay = -inf forgets all before.
  *   - B, H, N or D = 0 is valid and empty (Nk = 0 gives zeros). K = 0 or R = 0 is an error.
- *   - Inf or NaN in an input shows in the outputs it influences, and nowhere else.
+ *   - Inf or NaN in an input shows in the outputs it influences, and nowhere else. Subnormal numbers count as 0.
  *
  * Threads: a gma_mixer never changes after creation and may be used by many threads at once, as long as their outputs,
  * `saved`, `scratch` and state buffers differ. Results have the same bits for every thread count of one tier.
@@ -125,8 +125,8 @@ typedef struct gma_mixer_desc {
     int64_t value_dim; /* D */
     int64_t components; /* K >= 1 */
     int64_t segments; /* G, the number of packed sequences; -1 = not packed (the default) */
-    double eps; /* > 0; default 1e-6 */
-    double eps_sigma; /* > 0; default 1e-4 */
+    double eps; /* > 0 (at least 1.2e-38, the smallest normal f32); default 1e-6 */
+    double eps_sigma; /* likewise; default 1e-4 */
 } gma_mixer_desc;
 
 typedef struct gma_mixer gma_mixer;
@@ -174,7 +174,8 @@ GMA_API gma_status gma_mixer_forward(const gma_mixer *mixer, const gma_arg *args
 
 /** gma_mixer_backward() - what forward took, plus GMA_O as forward wrote it, exec->saved as forward left it, and
  *  GMA_GRAD(GMA_O) and/or GMA_GRAD(GMA_OUT_S) with GMA_GRAD(GMA_OUT_Z). Writes (overwrites, never adds to) every
- *  gradient that is in the list; the others are not stored. */
+ *  gradient that is in the list; the others are not stored. A BF16 o is taken as rounded: where a gradient is a small
+ *  difference (a query that sees one or two keys), that rounding shows in grad_q and grad_k. */
 GMA_API gma_status gma_mixer_backward(const gma_mixer *mixer, const gma_arg *args, int count, const gma_exec *exec);
 
 /* ---- Decoding one token at a time (causal mixers) --------------------------------------------------- */

@@ -128,6 +128,7 @@ static void choose_default(void)
 
 gma_status gma_isa_default(gma_isa *isa)
 {
+    if (!isa) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "isa is NULL");
     gmai_call_once(&default_once, choose_default);
     if (default_isa == GMA_ISA_AUTO)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT,
