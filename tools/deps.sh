@@ -35,8 +35,8 @@ fi
 
 missing=""
 for package in $packages; do
-    state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) || state=""
-    [ "$state" = installed ] || missing="$missing $package"
+    # One line an architecture: a package may be there for several.
+    dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing="$missing $package"
 done
 [ -z "$missing" ] && exit 0
 

@@ -42,7 +42,10 @@ extern "C" {
 
 /* ---- Slots -------------------------------------------------------------------------------- */
 
-/* X(enumerator, value, tensor name in files and messages). Values are pinned. */
+/* X(enumerator, value, tensor name in files and messages). Values are pinned. Of the mixer GMA:
+ *   q (B,Hq,Nq,R)  k (B,H,Nk,R)  v (B,H,Nk,D)  o (B,Hq,Nq,D)   mu, omega (H,K,R)  alpha (H,K)  logit_scale (H)
+ *   key_mask (B,Nk), 0 = masked   log_decay (B,H,Nk) <= 0   cu_seqlens (G+1)
+ *   state_S, out_S (B,H,K,D) and state_Z, out_Z (B,H,K); packed: G in the place of B */
 #define GMA_SLOT_LIST(X)                          \
     X(GMA_Q, 1, "q")                              \
     X(GMA_K, 2, "k")                              \
@@ -85,7 +88,7 @@ typedef enum gma_role { GMA_ROLE_INPUT = 1, GMA_ROLE_PARAM = 2, GMA_ROLE_OUTPUT 
 /** gma_slot_info - what a mixer accepts in a slot.
  *  dims: one letter an extent: B batch, h query heads (Hq), H key heads, q Nq, k Nk, K components, R, D,
  *  S states (B, or G when packed), + G + 1.
- *  dtypes: a set of bits 1 << gma_dtype.  has_grad: backward can give its gradient (for an output: takes it). */
+ *  dtypes: a set of bits 1 << gma_dtype, for forward and backward.  has_grad: backward can give its gradient (for an output: takes it). */
 typedef struct gma_slot_info {
     int32_t slot;
     const char *dims;
@@ -143,7 +146,8 @@ GMA_API gma_status gma_mixer_get_desc(const gma_mixer *mixer, gma_mixer_desc *de
 
 /** gma_mixer_size - bytes of the buffers a call with `threads` threads needs (0 = gma_max_threads()).
  *  saved carries from forward to backward and must stay unchanged between them; scratch may be thrown away or shared by
- *  calls that do not overlap in time. All need 64-byte alignment. scratch does not grow with the sequence length. */
+ *  calls that do not overlap in time. All need 64-byte alignment. scratch stays below a bound
+ *  that does not depend on the sequence length; saved holds one (K,D+1) state for some hundred tokens of each head. */
 typedef struct gma_mixer_size {
     size_t struct_size; /* set by the caller to sizeof(gma_mixer_size) */
     size_t forward_scratch;
