@@ -4,6 +4,7 @@
 #   make test       all tests, then again without any optional part, then under Address- and UndefinedBehaviorSanitizer
 #   make install PREFIX=/usr/local [DESTDIR=]
 #   make deps       install the packages that are missing (Debian and its kin)
+#   make bench      set the operator beside PyTorch's (a virtual environment of its own); writes docs/performance.md
 #   make test-arm64 the operator's tests on an emulated AArch64
 
 PREFIX ?= /usr/local
@@ -53,6 +54,17 @@ test-arm64:
 	cmake --build build-arm64 --parallel $(JOBS)
 	cd build-arm64 && $(CTEST) -L 'golden|conformance' -E i_threads
 
+# Both tiers in turn; on a CPU without AVX-512 the two are the same and the second only repeats the first.
+VENV = .venv-bench
+BENCH = $(VENV)/bin/python bench/compare_torch.py --document docs/performance.md
+bench:
+	tools/deps.sh bench
+	$(MAKE) all
+	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet -r bench/requirements.txt
+	GMA_ISA=avx2 $(BENCH)
+	$(BENCH)
+
 install: all
 	cmake --install build --prefix '$(PREFIX)'
 
@@ -62,4 +74,4 @@ format:
 clean:
 	rm -rf build build-*
 
-.PHONY: all deps demo test test-release test-minimal test-sanitized test-arm64 install format clean
+.PHONY: all deps bench demo test test-release test-minimal test-sanitized test-arm64 install format clean

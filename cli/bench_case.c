@@ -62,6 +62,7 @@ static int64_t extent_of(char letter, const bench_shape *s) {
     case 'k':
         return s->pass == BENCH_DECODE ? 1 : s->length;
     case 'K':
+    case 'M':
         return s->components;
     case 'R':
     case 'D':
@@ -69,6 +70,29 @@ static int64_t extent_of(char letter, const bench_shape *s) {
     default:
         return -1;
     }
+}
+
+static int has_slot(gma_mixer_kind kind, int32_t slot) {
+    int count = 0;
+    const gma_slot_info *info = gma_mixer_slots(kind, &count);
+    for (int i = 0; i < count; i++) {
+        if (info[i].slot == slot) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Does a tensor of the mixer have K components or M features? */
+static int counts_components(gma_mixer_kind kind) {
+    int count = 0;
+    const gma_slot_info *info = gma_mixer_slots(kind, &count);
+    for (int i = 0; i < count; i++) {
+        if (strpbrk(info[i].dims, "KM") != NULL) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 static gma_status make(const gma_slot_info *info, const bench_shape *s, uint64_t seed, int fill, gma_tensor *out) {
@@ -201,7 +225,10 @@ gma_status bench_case_open(bench_case *c, const bench_shape *shape) {
     d.kv_heads = shape->kv_heads;
     d.q_len = d.k_len = shape->pass == BENCH_DECODE ? 1 : shape->length;
     d.routing_dim = d.value_dim = shape->dim;
-    d.components = shape->components;
+    if (!counts_components(shape->kind)) {
+        c->shape.components = shape->dim; /* one feature an input; --components has no meaning here */
+    }
+    d.components = c->shape.components;
     status = gma_mixer_create(&d, &c->mixer);
     if (status == GMA_OK) {
         status = make_tensors(c);
@@ -251,13 +278,17 @@ size_t bench_case_workspace(const bench_case *c) { return c->exec.scratch_bytes 
 /* Useful work of a token, K components, widths R and D; half of the logits belongs to the query, half to the key.
  *   forward    query 4KR + 2KD    key 4KR + 2KD     logits: 2 FMA a term; reading S, writing S
  *   backward   query 12KR + 4KD   key 12KR + 6KD    logits again, dx, parameters; five products with the state
+ * performer: one product where GMA has two (2KR), in backward that and dx; linear: K = R and no product.
  * What a chunk needs within itself, exp, and packing are not counted: they are how, not what. */
 double bench_useful_flops(const bench_shape *s) {
-    const double kr = (double)s->components * (double)s->dim, kd = kr;
-    double query = 4 * kr + 2 * kd, key = 4 * kr + 2 * kd;
+    const int mixture = has_slot(s->kind, GMA_MU), products = has_slot(s->kind, GMA_FEATURES);
+    const double features = (double)(counts_components(s->kind) ? s->components : s->dim);
+    const double kd = features * (double)s->dim, kr = kd;
+    const double phi = mixture ? 4 * kr : products ? 2 * kr : 0, phi_backward = mixture ? 12 * kr : 2 * phi;
+    double query = phi + 2 * kd, key = phi + 2 * kd;
     if (s->pass == BENCH_FORWARD_BACKWARD) {
-        query += 12 * kr + 4 * kd;
-        key += 12 * kr + 6 * kd;
+        query += phi_backward + 4 * kd;
+        key += phi_backward + 6 * kd;
     }
     const double tokens = (double)s->batch * (s->pass == BENCH_DECODE ? 1.0 : (double)s->length);
     return tokens * ((double)s->heads * query + (double)s->kv_heads * key);

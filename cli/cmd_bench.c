@@ -36,5 +36,8 @@ int gma_cmd_bench(int argc, char **argv) {
             return subjects[i].run(argc - 1, argv + 1);
         }
     }
+    if (argv[1][0] == '-') {
+        return gma_cli_misuse(&spec, "there is no option %s", argv[1]);
+    }
     return gma_cli_misuse(&spec, "does not know how to measure \"%s\"", argv[1]);
 }

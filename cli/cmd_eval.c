@@ -21,17 +21,30 @@ static void print_table(const gma_eval_result *r, const char *unit, const baseli
     }
 }
 
+/* JSON has no infinity: a perplexity beyond a loss of 709 is null. */
+static void print_number(const char *key, double x) {
+    if (isfinite(x)) {
+        printf(", \"%s\": %.17g", key, x);
+    } else {
+        printf(", \"%s\": null", key);
+    }
+}
+
 static void print_json(const gma_eval_result *r, const char *model, const char *data, const char *split,
                        const baselines *b) {
     printf("{\"model\": ");
     gma_cli_json_string(stdout, model);
     printf(", \"data\": ");
     gma_cli_json_string(stdout, data);
-    printf(", \"split\": \"%s\", \"tokens\": %lld, \"windows\": %lld, \"loss\": %.17g, \"bits_per_token\": %.17g, "
-           "\"perplexity\": %.17g, \"seconds\": %.3f",
-           split, (long long)r->tokens, (long long)r->windows, r->loss, r->bits_per_token, r->perplexity, r->seconds);
+    printf(", \"split\": \"%s\", \"tokens\": %lld, \"windows\": %lld", split, (long long)r->tokens,
+           (long long)r->windows);
+    print_number("loss", r->loss);
+    print_number("bits_per_token", r->bits_per_token);
+    print_number("perplexity", r->perplexity);
+    printf(", \"seconds\": %.3f", r->seconds);
     if (b->wanted) {
-        printf(", \"bigram_loss\": %.17g, \"trigram_loss\": %.17g", b->bigram, b->trigram);
+        print_number("bigram_loss", b->bigram);
+        print_number("trigram_loss", b->trigram);
     }
     printf("}\n");
 }
@@ -97,6 +110,9 @@ int gma_cmd_eval(int argc, char **argv) {
     gma_status s = gma_lm_load(model, &lm);
     if (s == GMA_OK) {
         s = gma_lm_get_config(lm, &c);
+    }
+    if (s == GMA_OK && b.wanted && c.tokenizer != GMA_LM_TOKENIZER_BYTES) {
+        s = gma_fail(GMA_ERR_UNSUPPORTED, "%s: --baselines are tables of bytes, and this model's tokens are ids", model);
     }
     if (s == GMA_OK) {
         s = gma_eval(lm, data, &o, &r);

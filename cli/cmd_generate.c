@@ -114,6 +114,7 @@ int gma_cmd_generate(int argc, char **argv) {
     }
     if (status == GMA_OK && echo && !json) {
         fputs(prompt, stdout);
+        fflush(stdout); /* a full disk shows before anything is drawn */
     }
     if (status == GMA_OK) {
         status = gma_generate(stream, prompt, strlen(prompt), length, &sampling, raw, put, &s);
@@ -126,5 +127,8 @@ int gma_cmd_generate(int argc, char **argv) {
     free(s.text);
     gma_lm_stream_destroy(stream);
     gma_lm_destroy(lm);
+    if (ferror(stdout)) {
+        return 1; /* main says so */
+    }
     return status == GMA_OK ? 0 : gma_cli_fail(&spec);
 }

@@ -189,9 +189,10 @@ int gma_cmd_op(int argc, char **argv) {
         .option_count = GMA_CLI_COUNT(options),
         .notes = "IN holds q k v mu omega alpha and, where wanted, key_mask cu_seqlens state_S state_Z log_decay\n"
                  "logit_scale grad_o grad_out_S grad_out_Z, as F64, F32 or BF16 (key_mask BOOL or U8, cu_seqlens I32\n"
-                 "or I64), and the metadata strings causal (\"0\" or \"1\"), eps, eps_sigma. Anything else in it is\n"
-                 "ignored. OUT gets o, out_S, out_Z and what the options add. That is for gma; linear needs no parameters\n"
-                 "(states have R rows), performer needs features (M,R) (states have M rows).",
+                 "or I64), and the metadata strings causal (\"0\", the default, or \"1\"), eps (1e-6), eps_sigma\n"
+                 "(1e-4). Anything else in it is ignored. Shapes: include/gma/mixer.h. IN may be OUT: it is replaced.\n"
+                 "OUT gets o, out_S, out_Z and what the options add. That is for gma; linear needs no\n"
+                 "parameters (states have R rows), performer needs features (M,R) (states have M rows).",
     };
     const char *operands[2];
     int count;

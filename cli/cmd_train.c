@@ -13,15 +13,22 @@ static volatile sig_atomic_t caught; /* the signal that asked to stop */
 
 static void on_signal(int sig) { caught = sig; }
 
-/* The first signal finishes the step and saves; SA_RESETHAND makes a second one end the program at once. */
+/* The first signal finishes the step and saves; SA_RESETHAND makes a second one end the program at once, except where
+ * the reader of our output has gone: that comes with every line. What was ignored at the start (nohup, a shell's
+ * background jobs) stays ignored. */
 static void catch_signals(void) {
-    struct sigaction a;
-    memset(&a, 0, sizeof a);
-    a.sa_handler = on_signal;
-    a.sa_flags = (int)SA_RESETHAND;
-    sigemptyset(&a.sa_mask);
-    sigaction(SIGINT, &a, NULL);
-    sigaction(SIGTERM, &a, NULL);
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        struct sigaction a, old;
+        if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler == SIG_IGN) {
+            continue;
+        }
+        memset(&a, 0, sizeof a);
+        a.sa_handler = on_signal;
+        a.sa_flags = signals[i] == SIGPIPE ? 0 : (int)SA_RESETHAND;
+        sigemptyset(&a.sa_mask);
+        sigaction(signals[i], &a, NULL);
+    }
 }
 
 /* ---- What is shown -------------------------------------------------------------------------------------------- */
@@ -139,6 +146,12 @@ static int gather(const gma_cli_settings *table, const gma_cli_spec *spec, const
                 return gma_cli_fail(spec);
             }
             code = gma_cli_settings_apply(table, spec, *settings);
+        } else {
+            snprintf(saved, sizeof saved, "%s/last", out);
+            if (access(saved, F_OK) == 0) { /* where there is no run at all, gma_train says so */
+                gma_fail(GMA_ERR_IO, "%s/config.json: the settings of the run to resume are missing", out);
+                return gma_cli_fail(spec);
+            }
         }
     }
     return code;
@@ -150,7 +163,7 @@ static int finish(const gma_cli_spec *spec, gma_status status, const gma_train_r
     }
     if (status == GMA_ERR_INTERRUPTED) {
         fflush(stdout);
-        fprintf(stderr, "gma train: %s\n", gma_last_error());
+        gma_cli_fail(spec);
         return 128 + (int)caught;
     }
     if (status != GMA_OK) {

@@ -238,20 +238,36 @@ static void print_help(const gma_cli_spec *spec, FILE *out) {
     }
 }
 
+/* Names of files and what stands in them may hold anything: a terminal must not obey it, and an error is one line. */
+void gma_cli_print_plain(FILE *file, const char *text) {
+    for (; *text != '\0'; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c < 0x20 || c == 0x7f) {
+            fprintf(file, "\\x%02x", c);
+        } else {
+            fputc(c, file);
+        }
+    }
+}
+
 int gma_cli_misuse(const gma_cli_spec *spec, const char *format, ...) {
     va_list args;
+    char text[8192];
     fflush(stdout);
-    fprintf(stderr, "gma %s: ", spec->verb);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    fprintf(stderr, "gma %s: ", spec->verb);
+    gma_cli_print_plain(stderr, text);
     fprintf(stderr, " (gma %s --help)\n", spec->verb);
     return 2;
 }
 
 int gma_cli_fail(const gma_cli_spec *spec) {
     fflush(stdout);
-    fprintf(stderr, "gma %s: %s\n", spec->verb, gma_last_error());
+    fprintf(stderr, "gma %s: ", spec->verb);
+    gma_cli_print_plain(stderr, gma_last_error());
+    fputc('\n', stderr);
     return 1;
 }
 

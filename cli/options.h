@@ -91,6 +91,9 @@ __attribute__((format(printf, 2, 3)))
 #endif
 int gma_cli_misuse(const gma_cli_spec *spec, const char *format, ...);
 
+/** gma_cli_print_plain() - `text` with control characters written as \xNN. */
+void gma_cli_print_plain(FILE *file, const char *text);
+
 /** gma_cli_fail() - "gma VERB: <gma_last_error()>" on stderr; returns 1. */
 int gma_cli_fail(const gma_cli_spec *spec);
 

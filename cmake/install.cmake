@@ -21,6 +21,9 @@ install(FILES ${headers} ${PROJECT_BINARY_DIR}/include/gma/version.h DESTINATION
 install(TARGETS ${targets} EXPORT gmaTargets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
+# The licence goes wherever the library goes.
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
 # CMake: gma::gma, gma::gma_static, gma::gma_lm, gma::gma_lm_static
 set(config_folder ${CMAKE_INSTALL_LIBDIR}/cmake/gma)
 install(EXPORT gmaTargets NAMESPACE gma:: DESTINATION ${config_folder})

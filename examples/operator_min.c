@@ -1,5 +1,5 @@
 /* Gaussian Mixture Attention in one call: 8 tokens, 2 heads, 4 components.
- *   cc operator_min.c $(pkg-config --cflags --libs gma) */
+ *   cc operator_min.c $(pkg-config --cflags --libs gma) -lm */
 #include <math.h>
 #include <stdio.h>
 

@@ -28,5 +28,5 @@ What to try next:
   $gma generate $run --prompt "JULIET:" --temperature 0.6
   $gma train --data $data --out runs/longer            # 2000 steps
   $gma train --data YOUR-FILE --out runs/yours         # any text or binary file
-  $gma plot $run runs/longer --out runs/curves.svg
+  $gma plot $run --out runs/curves.svg               # several runs: one after the other
 END

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes sure that what the build needs is installed. Needs sh, dpkg-query and apt-get only.
 #   tools/deps.sh          build, tests, demo        tools/deps.sh arm64    the emulated AArch64 tests
+#   tools/deps.sh bench    make bench
 # Nothing missing: silent. Otherwise: lists the packages and asks on a terminal; without one goes ahead only as root;
 # where there is no apt, names them and stops.
 set -u
@@ -8,6 +9,7 @@ set -u
 packages="gcc libc6-dev make cmake pkg-config libdnnl-dev libjansson-dev libcmocka-dev"
 case "${1:-}" in
 '') ;;
+bench) packages="$packages python3 python3-venv" ;;
 arm64) packages="gcc make cmake pkg-config gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
     libcmocka-dev:arm64" ;;
 *)
@@ -33,8 +35,8 @@ fi
 
 missing=""
 for package in $packages; do
-    state=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) || state=""
-    [ "$state" = installed ] || missing="$missing $package"
+    # One line an architecture: a package may be there for several.
+    dpkg-query -W -f='${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed || missing="$missing $package"
 done
 [ -z "$missing" ] && exit 0
 

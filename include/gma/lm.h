@@ -145,6 +145,10 @@ typedef struct gma_sampling {
 GMA_API gma_status gma_sampling_init(gma_sampling *sampling); /* 1, 0, 1, 0 */
 
 /** gma_sample() - a token from logits (vocab). work: 2 * vocab floats of scratch.
+ *  A loop that draws what gma_generate draws:
+ *      index = (uint64_t)gma_lm_stream_position(stream);
+ *      gma_sample(logits, vocab, &sampling, index, work, &token);
+ *      gma_lm_stream_feed(stream, token, logits);
  *  Errors: a field out of range; logits that hold NaN or +Inf (NON_FINITE). */
 GMA_API gma_status gma_sample(const float *logits, int64_t vocab, const gma_sampling *sampling, uint64_t index,
                               float *work, int32_t *token);

@@ -33,7 +33,7 @@
  *     Calling in pieces equals calling at once.
  *   - alpha_k = -inf removes component k; log_decay = -inf forgets all before.
  *   - B, H, N or D = 0 is valid and empty (Nk = 0 gives zeros). K = 0 or R = 0 is an error.
- *   - Inf or NaN in an input shows in the outputs it influences, and nowhere else.
+ *   - Inf or NaN in an input shows in the outputs it influences, and nowhere else. Subnormal numbers count as 0.
  *
  * Threads: a gma_mixer never changes after creation and may be used by many threads at once, as long as their outputs,
  * `saved`, `scratch` and state buffers differ. Results have the same bits for every thread count of one tier.
@@ -51,7 +51,10 @@ extern "C" {
 
 /* ---- Slots -------------------------------------------------------------------------------- */
 
-/* X(enumerator, value, tensor name in files and messages). Values are pinned. */
+/* X(enumerator, value, tensor name in files and messages). Values are pinned. Of the mixer GMA:
+ *   q (B,Hq,Nq,R)  k (B,H,Nk,R)  v (B,H,Nk,D)  o (B,Hq,Nq,D)   mu, omega (H,K,R)  alpha (H,K)  logit_scale (H)
+ *   key_mask (B,Nk), 0 = masked   log_decay (B,H,Nk) <= 0   cu_seqlens (G+1)
+ *   state_S, out_S (B,H,K,D) and state_Z, out_Z (B,H,K); packed: G in the place of B */
 #define GMA_SLOT_LIST(X)                          \
     X(GMA_Q, 1, "q")                              \
     X(GMA_K, 2, "k")                              \
@@ -96,7 +99,7 @@ typedef enum gma_role { GMA_ROLE_INPUT = 1, GMA_ROLE_PARAM = 2, GMA_ROLE_OUTPUT 
  *  dims: one letter an extent: B batch, h query heads (Hq), H key heads, q Nq, k Nk, K components, M features (the
  *  same field, components), R, D,
  *  S states (B, or G when packed), + G + 1.
- *  dtypes: a set of bits 1 << gma_dtype.  has_grad: backward can give its gradient (for an output: takes it). */
+ *  dtypes: a set of bits 1 << gma_dtype, for forward and backward.  has_grad: backward can give its gradient (for an output: takes it). */
 typedef struct gma_slot_info {
     int32_t slot;
     const char *dims;
@@ -138,8 +141,8 @@ typedef struct gma_mixer_desc {
     int64_t value_dim; /* D */
     int64_t components; /* K >= 1; performer: M >= 1; linear: 0 or R */
     int64_t segments; /* G, the number of packed sequences; -1 = not packed (the default) */
-    double eps; /* > 0; default 1e-6 */
-    double eps_sigma; /* > 0; default 1e-4 */
+    double eps; /* > 0 (at least 1.2e-38, the smallest normal f32); default 1e-6 */
+    double eps_sigma; /* likewise; default 1e-4 */
 } gma_mixer_desc;
 
 typedef struct gma_mixer gma_mixer;
@@ -156,7 +159,8 @@ GMA_API gma_status gma_mixer_get_desc(const gma_mixer *mixer, gma_mixer_desc *de
 
 /** gma_mixer_size - bytes of the buffers a call with `threads` threads needs (0 = gma_max_threads()).
  *  saved carries from forward to backward and must stay unchanged between them; scratch may be thrown away or shared by
- *  calls that do not overlap in time. All need 64-byte alignment. scratch does not grow with the sequence length. */
+ *  calls that do not overlap in time. All need 64-byte alignment. scratch stays below a bound
+ *  that does not depend on the sequence length; saved holds one (K,D+1) state for some hundred tokens of each head. */
 typedef struct gma_mixer_size {
     size_t struct_size; /* set by the caller to sizeof(gma_mixer_size) */
     size_t forward_scratch;
@@ -187,7 +191,8 @@ GMA_API gma_status gma_mixer_forward(const gma_mixer *mixer, const gma_arg *args
 
 /** gma_mixer_backward() - what forward took, plus GMA_O as forward wrote it, exec->saved as forward left it, and
  *  GMA_GRAD(GMA_O) and/or GMA_GRAD(GMA_OUT_S) with GMA_GRAD(GMA_OUT_Z). Writes (overwrites, never adds to) every
- *  gradient that is in the list; the others are not stored. */
+ *  gradient that is in the list; the others are not stored. A BF16 o is taken as rounded: where a gradient is a small
+ *  difference (a query that sees one or two keys), that rounding shows in grad_q and grad_k. */
 GMA_API gma_status gma_mixer_backward(const gma_mixer *mixer, const gma_arg *args, int count, const gma_exec *exec);
 
 /* ---- Decoding one token at a time (causal mixers) --------------------------------------------------- */

@@ -6,7 +6,7 @@
  *   gma_settings_set(s, "out", "runs/a");
  *   gma_train(s, NULL, NULL, NULL);
  *
- * A run folder holds config.json (the resolved settings, readable with gma_settings_read), metrics.jsonl (one JSON
+ * A run folder holds config.json (the settings, readable with gma_settings_read), metrics.jsonl (one JSON
  * object a line), last/ (the newest checkpoint, with what resuming needs) and best/ (the one with the lowest validation
  * loss).  A resumed run gives the same bits as one that was never interrupted, for the same thread count and CPU tier.
  *

@@ -87,12 +87,24 @@ static int x86_has(gma_isa isa)
 }
 #endif
 
+#ifdef GMAI_X86
+/* Asked once: in a virtual machine every cpuid is a trap into the host. */
+static gmai_once x86_once = GMAI_ONCE_INIT;
+static int x86_tiers; /* bit 1 << gma_isa */
+
+static void find_x86_tiers(void)
+{
+    for (int isa = GMA_ISA_AVX2; isa <= GMA_ISA_AMX; isa++) x86_tiers |= x86_has((gma_isa)isa) << isa;
+}
+#endif
+
 int gma_isa_supported(gma_isa isa)
 {
     if (!gma_isa_built(isa)) return 0;
     if (isa == GMA_ISA_SCALAR) return 1;
 #ifdef GMAI_X86
-    return x86_has(isa);
+    gmai_call_once(&x86_once, find_x86_tiers);
+    return x86_tiers >> isa & 1;
 #else
     return isa == GMA_ISA_NEON; /* part of every AArch64 */
 #endif
@@ -128,6 +140,7 @@ static void choose_default(void)
 
 gma_status gma_isa_default(gma_isa *isa)
 {
+    if (!isa) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "isa is NULL");
     gmai_call_once(&default_once, choose_default);
     if (default_isa == GMA_ISA_AUTO)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT,

@@ -1,12 +1,13 @@
-/* Tokens of a file: bytes, or 16-bit little-endian ids. The file is mapped, not read. */
+/* Tokens of a file: bytes, or 16-bit little-endian ids. Files up to 1 GiB are read into memory, larger ones mapped. */
 #ifndef GMA_DATA_TOKENS_H
 #define GMA_DATA_TOKENS_H
 
 #include "gma/base.h"
 
 typedef struct gmal_tokens {
-    const unsigned char *bytes; /* the mapping */
-    size_t mapped;
+    const unsigned char *bytes; /* the copy, or a mapping */
+    unsigned char *copy; /* NULL when mapped */
+    size_t size; /* bytes */
     int64_t count; /* tokens */
     int width; /* bytes of a token, 1 or 2 */
 } gmal_tokens;
@@ -17,7 +18,7 @@ typedef struct gmal_span {
     int64_t begin, end;
 } gmal_span;
 
-/* Maps the file and checks every id against vocab: the first bad one is named with its byte offset. Errors: IO (missing,
+/* Opens the file and checks every id against vocab: the first bad one is named with its byte offset. Errors: IO (missing,
  * not a regular file), FORMAT (empty; odd number of bytes for ids of two bytes; id >= vocab). */
 gma_status gmal_tokens_open(const char *path, int width, int64_t vocab, gmal_tokens *tokens);
 void gmal_tokens_close(gmal_tokens *tokens);
@@ -25,6 +26,9 @@ void gmal_tokens_close(gmal_tokens *tokens);
 static inline int32_t gmal_token(const gmal_tokens *t, int64_t i) {
     return t->width == 1 ? t->bytes[i] : t->bytes[2 * i] | t->bytes[2 * i + 1] << 8;
 }
+
+/* Tells two files of the same length apart (not against an adversary); the same on every machine. */
+uint64_t gmal_span_checksum(const gmal_span *span);
 
 /* x = tokens at..at+n-1 of the file, y = the one after each. at + n < count. */
 void gmal_tokens_window(const gmal_tokens *t, int64_t at, int64_t n, int32_t *x, int32_t *y);

@@ -225,8 +225,9 @@ static void decay_gradient(const gmai_call *c, const worker *w, int64_t row, int
     for (int t = n - 1; t >= 0; t--) {
         sum += dot_q[t] - (w->keys.keep_byte[t] ? (double)dot_k[t] : 0.0);
         const int64_t i = row * g->stride[0] + h * g->stride[1] + (at + t) * g->stride[2];
-        /* Nothing of the past comes through a reset. */
-        gmai_store_f32(g, i, w->keys.decay.reset[t] ? 0.0f : (float)sum);
+        /* Nothing of the past comes through a reset, and nothing of what follows reaches the tokens before it. */
+        if (w->keys.decay.reset[t]) sum = 0.0;
+        gmai_store_f32(g, i, (float)sum);
     }
 }
 

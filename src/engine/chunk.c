@@ -69,6 +69,7 @@ static void decay_load(const gma_tensor *t, int64_t row, int64_t h, int64_t at, 
         if (d->reset[i]) {
             first = i;
             d->resets = 1;
+            sum = 0.0; /* sums across a reset are never used; what was forgotten may be NaN */
         } else {
             sum += x;
         }

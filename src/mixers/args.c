@@ -45,18 +45,22 @@ gma_status gmai_tensor_check(const gma_tensor *t, const char *name, const int64_
     }
     if (t->rank < 0 || t->rank > GMA_MAX_RANK)
         return gma_fail(GMA_ERR_SHAPE, "%s has %d dimensions; there are at most %d", name, (int)t->rank, GMA_MAX_RANK);
-    int same = t->rank == rank;
-    int64_t count = 1;
+    int same = t->rank == rank, empty = 0;
+    double elements = 1.0;
     for (int i = 0; i < rank && same; i++) {
         same = t->shape[i] == shape[i];
-        count *= shape[i];
+        if (shape[i] < 0) return gma_fail(GMA_ERR_SHAPE, "%s has a negative extent", name);
+        empty |= shape[i] == 0;
+        elements *= shape[i] > 0 ? (double)shape[i] : 1.0;
     }
+    if (same && elements > 0x1p40)
+        return gma_fail(GMA_ERR_SHAPE, "%s would have more than 2^40 elements", name);
     if (!same) {
         print_shape(want, sizeof want, shape, rank);
         print_shape(have, sizeof have, t->shape, t->rank);
         return gma_fail(GMA_ERR_SHAPE, "%s has shape %s; it must be %s", name, have, want);
     }
-    if (count == 0) return GMA_OK;
+    if (empty) return GMA_OK;
     if (!t->data) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: data is NULL", name);
     if ((uintptr_t)t->data % gma_dtype_size((gma_dtype)t->dtype))
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: data is not aligned to its type", name);
@@ -141,7 +145,8 @@ static gma_status check_pair(const gmai_args *a, int s, int z)
 gma_status gmai_args_check(const gma_mixer *m, gmai_call_kind call, const gma_arg *args, int count, gmai_args *a)
 {
     if (!m) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "mixer is NULL");
-    if (count < 0 || (count > 0 && !args)) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "args is NULL");
+    if (count < 0) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "the count of args is %d; it must be >= 0", count);
+    if (count > 0 && !args) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "args is NULL");
     memset(a, 0, sizeof *a);
     for (int i = 0; i < count; i++) {
         const int slot = args[i].slot & ~GMA_GRAD_BIT, grad = (args[i].slot & GMA_GRAD_BIT) != 0;

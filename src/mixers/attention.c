@@ -73,11 +73,13 @@ static gma_status check(const gma_tensor *x, const gma_tensor *mu, const gma_ten
     if (mu->rank != 3 || k < 1 || r < 1)
         return gma_fail(GMA_ERR_SHAPE, "mu must have shape (H,K,R) with K >= 1 and R >= 1");
     if (x->rank != 4) return gma_fail(GMA_ERR_SHAPE, "x has %d dimensions; it must be (B,Hx,N,R)", (int)x->rank);
-    if (h == 0 ? x->shape[1] != 0 : x->shape[1] % h)
+    if (h < 0) return gma_fail(GMA_ERR_SHAPE, "mu has a negative extent");
+    if (h == 0 ? x->shape[1] != 0 : x->shape[1] < 0 || x->shape[1] % h)
         return gma_fail(GMA_ERR_SHAPE, "x has %lld heads; that is no multiple of mu's %lld", (long long)x->shape[1],
                         (long long)h);
-    if (!(eps_sigma > 0.0 && eps_sigma <= 1e30))
-        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "eps_sigma is %g; it must be > 0 and finite", eps_sigma);
+    if (!(eps_sigma >= 1.2e-38 && eps_sigma <= 1e30))
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "eps_sigma is %g; it must be > 0 (at least 1.2e-38) and finite",
+                        eps_sigma);
     const int64_t xs[4] = {x->shape[0], x->shape[1], x->shape[2], r}, gs[4] = {xs[0], xs[1], xs[2], k},
                   ms[3] = {h, k, r};
     const uint32_t params = f32 | (naive ? f64 : 0);
@@ -127,6 +129,7 @@ gma_status gma_responsibilities(const gma_tensor *x, const gma_tensor *mu, const
 {
     const gma_status checked = check(x, mu, omega, alpha, logit_scale, gamma, eps_sigma, naive);
     if (checked != GMA_OK) return checked;
+    if (threads < 0) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "threads is %d; it must be >= 0", threads);
     if (naive) return gmai_gma_naive_responsibilities(x, mu, omega, alpha, logit_scale, gamma, eps_sigma);
     gma_isa tier;
     const gma_status s = gmai_isa_resolve((int32_t)isa, &tier);

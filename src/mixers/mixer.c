@@ -92,13 +92,15 @@ static gma_status check_desc(gma_mixer_desc *d, const gmai_mixer_ops *ops)
     if (d->kv_heads > 0 && d->heads % d->kv_heads)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "kv_heads %lld does not divide heads %lld", (long long)d->kv_heads,
                         (long long)d->heads);
-    if (d->heads == 0) d->kv_heads = 0;
     if (d->causal != 0 && d->causal != 1)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "causal is %d; it must be 0 or 1", (int)d->causal);
-    if (!(d->eps > 0.0 && d->eps <= 1e30))
-        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "eps is %g; it must be > 0 and finite", d->eps);
-    if (!(d->eps_sigma > 0.0 && d->eps_sigma <= 1e30))
-        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "eps_sigma is %g; it must be > 0 and finite", d->eps_sigma);
+    if (d->reserved != 0) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "reserved is %d; it must be 0", (int)d->reserved);
+    /* The kernels hold them as f32, where what is below 1.2e-38 counts as 0. */
+    if (!(d->eps >= 1.2e-38 && d->eps <= 1e30))
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "eps is %g; it must be > 0 (at least 1.2e-38) and finite", d->eps);
+    if (!(d->eps_sigma >= 1.2e-38 && d->eps_sigma <= 1e30))
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "eps_sigma is %g; it must be > 0 (at least 1.2e-38) and finite",
+                        d->eps_sigma);
     if (d->segments < -1)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "segments is %lld; it must be >= 0, or -1 for not packed",
                         (long long)d->segments);
@@ -152,6 +154,15 @@ gma_status gma_mixer_get_desc(const gma_mixer *mixer, gma_mixer_desc *desc)
     return GMA_OK;
 }
 
+/* What a decoding state begins with: which mixer it was made for. Anything else is refused before it is touched. */
+typedef struct state_stamp {
+    uint64_t magic;
+    int32_t kind, isa;
+    int64_t batch, heads, kv_heads, routing_dim, value_dim, components;
+} state_stamp;
+
+_Static_assert(sizeof(state_stamp) == 64, "the state behind the stamp keeps its alignment");
+
 gma_status gma_mixer_sizes(const gma_mixer *mixer, int threads, gma_mixer_size *size)
 {
     if (!mixer || !size) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is NULL", mixer ? "size" : "mixer");
@@ -159,7 +170,9 @@ gma_status gma_mixer_sizes(const gma_mixer *mixer, int threads, gma_mixer_size *
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "size.struct_size is %zu, this library knows %zu", size->struct_size,
                         sizeof *size);
     if (threads < 0) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "threads is %d; it must be >= 0", threads);
-    return mixer->ops->sizes(mixer, gmai_threads(threads), size);
+    const gma_status s = mixer->ops->sizes(mixer, gmai_threads(threads), size);
+    if (s == GMA_OK && size->state > 0) size->state += sizeof(state_stamp);
+    return s;
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------ */
@@ -223,6 +236,20 @@ gma_status gma_mixer_naive_backward(const gma_mixer *mixer, const gma_arg *args,
 }
 
 /* Decoding needs a causal mixer of single sequences. */
+static state_stamp stamp_of(const gma_mixer *m)
+{
+    const state_stamp s = {UINT64_C(0x676d615f73746174), m->d.kind,        m->d.isa,      m->d.batch,     m->d.heads,
+                           m->d.kv_heads,                m->d.routing_dim, m->d.value_dim, m->d.components};
+    return s;
+}
+
+static gma_status check_stamp(const gma_mixer *m, const void *state)
+{
+    const state_stamp want = stamp_of(m);
+    if (memcmp(state, &want, sizeof want) == 0) return GMA_OK;
+    return gma_fail(GMA_ERR_INVALID_ARGUMENT, "state was not made by gma_mixer_state_init for a mixer of this shape");
+}
+
 static gma_status check_state(const gma_mixer *m, const void *state)
 {
     if (!m) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "mixer is NULL");
@@ -231,6 +258,7 @@ static gma_status check_state(const gma_mixer *m, const void *state)
                         m->d.causal ? "" : ", bidirectional,");
     if (m->d.segments >= 0)
         return gma_fail(GMA_ERR_UNSUPPORTED, "mixer '%s': packed sequences cannot be decoded step by step", m->ops->name);
+    if (!state) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "state is NULL");
     return check_buffer("state", state, SIZE_MAX, 1);
 }
 
@@ -239,7 +267,12 @@ gma_status gma_mixer_state_init(const gma_mixer *mixer, const gma_arg *args, int
     gmai_args a;
     gma_status s = check_state(mixer, state);
     if (s == GMA_OK) s = gmai_args_check(mixer, GMAI_CALL_STATE_INIT, args, count, &a);
-    return s == GMA_OK ? mixer->ops->state_init(mixer, &a, state) : s;
+    if (s == GMA_OK) s = mixer->ops->state_init(mixer, &a, (char *)state + sizeof(state_stamp));
+    if (s == GMA_OK) {
+        const state_stamp stamp = stamp_of(mixer);
+        memcpy(state, &stamp, sizeof stamp);
+    }
+    return s;
 }
 
 gma_status gma_mixer_step(const gma_mixer *mixer, const gma_arg *args, int count, void *state, int threads)
@@ -249,7 +282,8 @@ gma_status gma_mixer_step(const gma_mixer *mixer, const gma_arg *args, int count
     if (s == GMA_OK && threads < 0)
         s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "threads is %d; it must be >= 0", threads);
     if (s == GMA_OK) s = gmai_args_check(mixer, GMAI_CALL_STEP, args, count, &a);
-    return s == GMA_OK ? mixer->ops->step(mixer, &a, state, threads) : s;
+    if (s == GMA_OK) s = check_stamp(mixer, state);
+    return s == GMA_OK ? mixer->ops->step(mixer, &a, (char *)state + sizeof(state_stamp), threads) : s;
 }
 
 gma_status gma_mixer_state_export(const gma_mixer *mixer, const void *state, const gma_arg *args, int count)
@@ -257,5 +291,6 @@ gma_status gma_mixer_state_export(const gma_mixer *mixer, const void *state, con
     gmai_args a;
     gma_status s = check_state(mixer, state);
     if (s == GMA_OK) s = gmai_args_check(mixer, GMAI_CALL_STATE_EXPORT, args, count, &a);
-    return s == GMA_OK ? mixer->ops->state_export(mixer, state, &a) : s;
+    if (s == GMA_OK) s = check_stamp(mixer, state);
+    return s == GMA_OK ? mixer->ops->state_export(mixer, (const char *)state + sizeof(state_stamp), &a) : s;
 }

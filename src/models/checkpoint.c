@@ -1,10 +1,13 @@
 /* Models in folders: config.json and model.safetensors. */
 #define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "gma/io.h"
 #include "io/replace.h"
@@ -27,9 +30,17 @@ static gma_status no_memory(void) { return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no m
 
 gma_status gmal_json_read(const char *path, json_t **json) {
     json_error_t error;
-    FILE *f = fopen(path, "rb");
+    struct stat st;
     *json = NULL;
-    if (!f) return gma_fail(GMA_ERR_IO, "%s: cannot be opened", path);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not be waited for */
+    if (fd < 0) return gma_fail(GMA_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno));
+    const int regular = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    FILE *f = regular ? fdopen(fd, "rb") : NULL;
+    if (!f) {
+        close(fd);
+        return regular ? gma_fail(GMA_ERR_OUT_OF_MEMORY, "%s: no memory to read it", path)
+                       : gma_fail(GMA_ERR_IO, "%s: is not a regular file", path);
+    }
     *json = json_loadf(f, JSON_REJECT_DUPLICATES, &error);
     fclose(f);
     if (!*json) return gma_fail(GMA_ERR_FORMAT, "%s: line %d: %s", path, error.line, error.text);
@@ -198,20 +209,25 @@ gma_status gmal_checkpoint_find(const char *path, char **folder) {
     static const char *const inside[] = {NULL, "best", "last"};
     *folder = NULL;
     if (!path) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "path is NULL");
-    for (size_t i = 0; i < sizeof inside / sizeof inside[0]; i++) {
+    for (size_t i = 0; *path && i < sizeof inside / sizeof inside[0]; i++) {
         char *at = inside[i] ? gmal_path_join(path, inside[i]) : gmal_path_join(path, "");
         if (!at) return no_memory();
         const size_t n = strlen(at);
         if (!inside[i] && n > 1 && at[n - 1] == '/') at[n - 1] = 0;
-        gma_status s = gmal_folder_recover(at);
+        struct stat st;
+        const int there = lstat(at, &st) == 0;
+        gma_status s = there ? GMA_OK : gmal_folder_recover(at);
         if (s == GMA_OK && has(at, "model.safetensors")) {
             *folder = at;
             return GMA_OK;
         }
+        if (s == GMA_OK && there && inside[i]) /* another one in its place would be a silent surprise */
+            s = gma_fail(GMA_ERR_IO, "%s: its model.safetensors is missing or cannot be reached", at);
         free(at);
         if (s != GMA_OK) return s;
     }
-    return gma_fail(GMA_ERR_IO, "%s: there is no model here (no model.safetensors, best/ or last/)", path);
+    return gma_fail(GMA_ERR_IO, "%s: there is no model here (no model.safetensors, best/ or last/)",
+                    *path ? path : "\"\"");
 }
 
 gma_status gma_lm_load(const char *path, gma_lm **lm) {

@@ -48,15 +48,21 @@ static int push(curve *c, double step, double loss) {
 
 /* ---- Reading -------------------------------------------------------------------------------------------------- */
 
-static gma_status read_line(run *r, const char *path, int64_t number, const char *line) {
+/* What can be drawn: far enough from the largest double that sums and differences stay finite. */
+static int drawable(const json_t *x) { return json_is_number(x) && fabs(json_number_value(x)) < 1e150; }
+
+/* cut: the line has no end, as when the run was killed while it wrote; then it need not make sense. */
+static gma_status read_line(run *r, const char *path, int64_t number, const char *line, int cut) {
     json_t *json = json_loads(line, 0, NULL);
+    if (!json && cut) return GMA_OK;
     const json_t *step = json_object_get(json, "step"), *loss = json_object_get(json, "loss"),
                  *val = json_object_get(json, "val_loss");
     gma_status s = GMA_OK;
     if (!json_is_number(step))
         s = gma_fail(GMA_ERR_FORMAT, "%s: line %lld is not a JSON object with a step", path, (long long)number);
-    else if ((json_is_number(loss) && push(&r->train, json_number_value(step), json_number_value(loss)) != 0) ||
-             (json_is_number(val) && push(&r->val, json_number_value(step), json_number_value(val)) != 0))
+    else if (drawable(step) &&
+             ((drawable(loss) && push(&r->train, json_number_value(step), json_number_value(loss)) != 0) ||
+              (drawable(val) && push(&r->val, json_number_value(step), json_number_value(val)) != 0)))
         s = gma_fail(GMA_ERR_OUT_OF_MEMORY, "%s: no memory for its curve", path);
     json_decref(json);
     return s;
@@ -86,7 +92,11 @@ static gma_status read_run(const char *path, run *r) {
     gma_status s = f ? GMA_OK : gma_fail(GMA_ERR_IO, "%s: cannot be opened: %s", file, strerror(errno));
     char *line = NULL;
     size_t room = 0;
-    for (int64_t i = 1; s == GMA_OK && getline(&line, &room, f) > 0; i++) s = read_line(r, file, i, line);
+    for (int64_t i = 1; s == GMA_OK; i++) {
+        const ssize_t n = getline(&line, &room, f);
+        if (n <= 0) break;
+        s = read_line(r, file, i, line, line[n - 1] != '\n');
+    }
     if (s == GMA_OK && r->train.count + r->val.count == 0)
         s = gma_fail(GMA_ERR_FORMAT, "%s: holds no losses", file);
     free(line);
@@ -151,16 +161,32 @@ static void put_text(FILE *out, const char *text, size_t most) {
     fwrite(piece, 1, gma_utf8_finish(&filter, piece), out);
 }
 
+/* As many digits as tell two neighbouring lines apart. */
+static int digits(double a, double b, double step, int least) {
+    const double n = ceil(log10(fmax(fmax(fabs(a), fabs(b)), step) / step)) + 1;
+    return n < least ? least : n > 15 ? 15 : (int)n;
+}
+
 static void put_axes(FILE *out, const frame *f) {
     const double dx = tick(f->x1 - f->x0, 8), dy = tick(f->y1 - f->y0, 8);
-    for (double y = ceil(f->y0 / dy) * dy; y <= f->y1 + dy * 1e-9; y += dy)
+    const double first_x = ceil(f->x0 / dx), first_y = ceil(f->y0 / dy);
+    const int y_digits = digits(f->y0, f->y1, dy, 4);
+    enum { MOST_LINES = 20 }; /* a bound on what is written, whatever the numbers are */
+    for (int i = 0; i < MOST_LINES; i++) {
+        const double y = (first_y + i) * dy;
+        if (!(y <= f->y1 + dy * 1e-9)) break;
         fprintf(out, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#e0e0e0\"/>"
-                     "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n",
-                LEFT, WIDTH - RIGHT, py(f, y), py(f, y), LEFT - 8, py(f, y) + 4, fabs(y) < dy * 1e-6 ? 0 : y);
-    for (double x = ceil(f->x0 / dx) * dx; x <= f->x1 + dx * 1e-9; x += dx)
+                     "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.*g</text>\n",
+                LEFT, WIDTH - RIGHT, py(f, y), py(f, y), LEFT - 8, py(f, y) + 4, y_digits,
+                fabs(y) < dy * 1e-6 ? 0 : y);
+    }
+    for (int i = 0; i < MOST_LINES; i++) {
+        const double x = (first_x + i) * dx;
+        if (!(x <= f->x1 + dx * 1e-9)) break;
         fprintf(out, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\" stroke=\"#e0e0e0\"/>"
                      "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.10g</text>\n",
                 px(f, x), px(f, x), TOP, HEIGHT - BOTTOM, px(f, x), HEIGHT - BOTTOM + 18, x);
+    }
     fprintf(out, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"none\" stroke=\"#606060\"/>\n", LEFT, TOP,
             WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
     fprintf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">step</text>\n", (LEFT + WIDTH - RIGHT) / 2,
@@ -191,8 +217,9 @@ static void put_legend(FILE *out, const run *r, int i) {
     fprintf(out, "<line x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\" stroke=\"%s\" stroke-width=\"3\"/><text x=\"%d\" y=\"%d\">",
             x, x + 22, y, y, colours[i], x + 30, y + 4);
     put_text(out, r->name, 26);
-    fprintf(out, "</text><text x=\"%d\" y=\"%d\" fill=\"#606060\">best %s %.4f</text>\n", x + 30, y + 20,
-            r->val.count ? "validation" : "training", best);
+    fprintf(out, "</text><text x=\"%d\" y=\"%d\" fill=\"#606060\">best %s ", x + 30, y + 20,
+            r->val.count ? "validation" : "training");
+    fprintf(out, fabs(best) < 1e9 ? "%.4f</text>\n" : "%.4g</text>\n", best);
 }
 
 static void draw(FILE *out, const run *runs, int count, const char *title, const frame *f) {
@@ -229,8 +256,16 @@ static frame frame_of(run *runs, int count) {
         for (int64_t j = 0; j < runs[i].val.count; j++) cap = fmax(cap, runs[i].val.loss[j]);
     }
     if (cap > f.y0 && cap < f.y1) f.y1 = cap;
-    if (!(f.y1 > f.y0)) f.y1 = f.y0 + (isfinite(f.y0) ? 1 : 0);
     if (!isfinite(f.y0)) f = (frame){0, 1, 0, 1};
+    /* Losses that differ by rounding only are a flat line; a narrower range could not be divided into ticks. */
+    const double size = fmax(fabs(f.y0), fabs(f.y1));
+    if (!(f.y1 > f.y0)) {
+        f.y0 -= 0.5 * fmax(1, 1e-3 * size);
+        f.y1 += 0.5 * fmax(1, 1e-3 * size);
+    } else if (f.y1 - f.y0 < 1e-9 * size) {
+        f.y0 -= 1e-9 * size;
+        f.y1 += 1e-9 * size;
+    }
     const double margin = 0.05 * (f.y1 - f.y0);
     f.y0 -= margin;
     f.y1 += margin;

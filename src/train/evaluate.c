@@ -129,6 +129,8 @@ gma_status gma_eval(const gma_lm *lm, const char *data, const gma_eval_options *
     }
     gmal_threads_leave(t);
     gmal_tokens_close(&tokens);
+    if (s == GMA_OK && !isfinite(result->loss))
+        s = gma_fail(GMA_ERR_NON_FINITE, "%s: the loss of the model on it is not finite", data);
     if (s != GMA_OK) return s;
     result->bits_per_token = result->loss / log(2.0);
     result->perplexity = exp(result->loss);

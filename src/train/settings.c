@@ -169,7 +169,22 @@ gma_status gmal_settings_copy(const gma_settings *from, gma_settings **to) {
 
 /* ---- Files ---------------------------------------------------------------------------------------------------- */
 
-json_t *gmal_settings_to_json(const gma_settings *s) {
+/* What follows from other settings is saved as 0, "derived": with --config and another width it must follow that. */
+static gma_lm_config underive(const gma_lm_config *c) {
+    gma_lm_config derived = *c, out = *c;
+    derived.kv_heads = derived.routing_dim = derived.value_dim = derived.mlp_width = 0;
+    if (gma_lm_config_resolve(&derived) != GMA_OK) return out; /* heads do not divide width: all was given */
+    if (c->kv_heads == derived.kv_heads) out.kv_heads = 0;
+    if (c->routing_dim == derived.routing_dim) out.routing_dim = 0;
+    if (c->value_dim == derived.value_dim) out.value_dim = 0;
+    if (c->mlp_width == derived.mlp_width) out.mlp_width = 0;
+    return out;
+}
+
+json_t *gmal_settings_to_json(const gma_settings *settings) {
+    gma_settings plain = *settings; /* its texts are borrowed */
+    const gma_settings *s = &plain;
+    plain.model = underive(&settings->model);
     json_t *json = json_object();
     const char *group;
     size_t base;

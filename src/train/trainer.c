@@ -97,19 +97,31 @@ static gma_status open_data(trainer *t) {
 static gma_status make_model(trainer *t) {
     const gma_settings *s = t->s;
     t->p = (gmal_progress){.loss = NAN, .val_loss = NAN, .best_val_loss = NAN, .val_step = -1,
-                           .train_tokens = t->train.end - t->train.begin};
+                           .train_tokens = t->train.end - t->train.begin,
+                           .train_checksum = gmal_span_checksum(&t->train)};
+    if (s->resume && !gmal_run_has_checkpoint(&t->run))
+        return gma_fail(GMA_ERR_IO, "%s: there is no checkpoint to resume from%s", t->run.last,
+                        gmal_run_exists(&t->run) ? "; force starts the run anew" : "");
+    TRY(gmal_run_lock(&t->run, !s->resume));
     if (!s->resume) {
         if (!s->force && gmal_run_exists(&t->run))
-            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: there is a run already; resume goes on with it, force replaces it",
-                            s->out);
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: there is a run already; %s", s->out,
+                            gmal_run_has_checkpoint(&t->run) ? "resume goes on with it, force replaces it"
+                                                             : "it saved no checkpoint, force starts it anew");
+        TRY(gmal_run_check(&t->run));
         TRY(gma_lm_create(&s->model, gmal_key((uint64_t)s->seed, 0), &t->lm));
         return gmal_adamw_create(t->lm->layout, &t->opt);
     }
     const int64_t tokens = t->p.train_tokens;
+    const uint64_t checksum = t->p.train_checksum;
+    TRY(gmal_run_check(&t->run));
     TRY(gmal_run_load_last(&t->run, s, &t->lm, &t->opt, &t->p));
     if (t->p.train_tokens != tokens)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: %lld training tokens, the run to resume had %lld", s->data,
                         (long long)tokens, (long long)t->p.train_tokens);
+    if (t->p.train_checksum && t->p.train_checksum != checksum)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: its training tokens are not those of the run to resume", s->data);
+    t->p.train_checksum = checksum;
     return GMA_OK;
 }
 
@@ -211,9 +223,9 @@ static gma_status one_step(trainer *t) {
 /* ---- Between steps -------------------------------------------------------------------------------------------- */
 
 static gma_status log_step(trainer *t) {
-    return gmal_run_log(&t->run, json_pack("{s:I, s:f, s:f, s:f, s:I, s:f, s:f}", "step", (json_int_t)t->p.step,
+    return gmal_run_log(&t->run, json_pack("{s:I, s:f, s:f, s:f, s:I, s:o, s:f}", "step", (json_int_t)t->p.step,
                                            "loss", t->p.loss, "lr", t->lr, "grad_norm", t->grad_norm, "tokens",
-                                           (json_int_t)(t->p.step * tokens_per_step(t)), "tokens_per_second", t->rate,
+                                           (json_int_t)(t->p.step * tokens_per_step(t)), "tokens_per_second", gmal_number(t->rate),
                                            "seconds", now() - t->started));
 }
 
@@ -248,8 +260,9 @@ static gma_status validate(trainer *t) {
         return gma_fail(GMA_ERR_NON_FINITE, "step %lld: the validation loss is not finite", (long long)t->p.step);
     t->p.val_loss = loss;
     t->p.val_step = t->p.step;
-    TRY(gmal_run_log(&t->run, json_pack("{s:I, s:f, s:f, s:f}", "step", (json_int_t)t->p.step, "val_loss", loss,
-                                        "bits_per_token", loss / log(2.0), "perplexity", exp(loss))));
+    /* Beyond a loss of 709 the perplexity has no number. */
+    TRY(gmal_run_log(&t->run, json_pack("{s:I, s:f, s:f, s:o}", "step", (json_int_t)t->p.step, "val_loss", loss,
+                                        "bits_per_token", loss / log(2.0), "perplexity", gmal_number(exp(loss)))));
     if (!(loss >= t->p.best_val_loss)) { /* also when there is none yet */
         t->p.best_val_loss = loss;
         TRY(gmal_run_save_best(&t->run, t->lm, t->s->store ? GMA_BF16 : GMA_F32));
@@ -260,11 +273,19 @@ static gma_status validate(trainer *t) {
 
 static int due(int64_t every, int64_t step) { return every && step % every == 0; }
 
+/* A run stopped while it validated makes up for it when it is resumed. */
+static int owes_validation(const trainer *t) {
+    return t->has_eval && t->first && (due(t->s->eval_every, t->first) || t->first == t->s->steps) &&
+           t->p.val_step != t->first;
+}
+
 static gma_status loop(trainer *t) {
     const gma_settings *s = t->s;
     const int64_t save_every = s->save_every ? s->save_every : s->eval_every;
-    /* A run stopped while it validated makes up for it, as if it had not been stopped. */
-    if (t->has_eval && t->first && due(s->eval_every, t->first) && t->p.val_step != t->first) TRY(validate(t));
+    if (owes_validation(t)) {
+        TRY(validate(t));
+        if (t->p.val_step == t->first) TRY(save_last(t));
+    }
     while (t->p.step < t->last && !t->stop) {
         const double begin = now();
         TRY(one_step(t));
@@ -278,6 +299,8 @@ static gma_status loop(trainer *t) {
         if (t->has_eval && !t->stop && (due(s->eval_every, t->p.step) || end)) TRY(validate(t));
         if (due(save_every, t->p.step) || t->p.step == t->last || t->stop) TRY(save_last(t));
     }
+    if (t->stop && !t->run.saved)
+        return gma_fail(GMA_ERR_INTERRUPTED, "stopped before the first step; nothing was saved");
     return t->stop ? gma_fail(GMA_ERR_INTERRUPTED, "stopped after step %lld of %lld; resume goes on from there",
                               (long long)t->p.step, (long long)s->steps)
                    : GMA_OK;
@@ -285,24 +308,25 @@ static gma_status loop(trainer *t) {
 
 static gma_status run(trainer *t) {
     TRY(set_up(t));
-    if (t->s->resume && t->first >= t->last)
+    if (t->s->resume && t->first >= t->last && !(t->first == t->last && owes_validation(t)))
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: already at step %lld of %lld; a larger number of steps goes on",
                         t->s->out, (long long)t->first, (long long)t->last);
-    gma_status status = gmal_run_start(&t->run, t->s, t->s->force, t->s->resume ? t->first : -1);
+    t->started = now();
+    tell(t, GMA_TRAIN_START, NULL);
+    if (t->stop) return gma_fail(GMA_ERR_INTERRUPTED, "stopped before training began; %s: nothing there was changed", t->s->out);
+    const gma_status status = gmal_run_start(&t->run, t->s, t->s->force, t->s->resume ? t->first : -1);
     if (status == GMA_OK) {
-        t->started = now();
-        tell(t, GMA_TRAIN_START, NULL);
         if (!t->has_eval && t->s->val_fraction > 0)
             tell(t, GMA_TRAIN_NOTE, "the data is too short for a validation part of one context: it is all trained on");
-        status = loop(t);
+        return loop(t);
     }
-    if (status != GMA_OK) gmal_run_clean(&t->run);
     return status;
 }
 
 gma_status gma_train(const gma_settings *settings, gma_observer observer, void *context, gma_train_result *result) {
     trainer t;
     memset(&t, 0, sizeof t);
+    t.run.lock = -1;
     if (!settings) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
     if (result && result->struct_size != sizeof *result)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "result->struct_size is not set");
@@ -314,6 +338,7 @@ gma_status gma_train(const gma_settings *settings, gma_observer observer, void *
         const gmal_threads threads = gmal_threads_enter((int)t.s->threads);
         t.threads = threads.now;
         s = run(&t);
+        if (s != GMA_OK) gmal_run_clean(&t.run);
         gmal_threads_leave(threads);
     }
     if (result) {

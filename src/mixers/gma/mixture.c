@@ -39,6 +39,42 @@ static void set(const gma_tensor *t, int64_t i, int64_t j, int64_t k, double x)
     ((float *)t->data)[i * t->stride[0] + j * t->stride[1] + k * t->stride[2]] = (float)x;
 }
 
+/* Where dimension j is moved to: the mean of the live components' means, unless one far away would drag it off (or K is
+ * small): then their lower median. What is subtracted from x must lie near the data, or x loses its digits. */
+static float center_of(gmai_gma_head *g, const gma_tensor *mu, int64_t h, int64_t j)
+{
+    const int64_t k = mu->shape[1];
+    int64_t live = 0;
+    double sum = 0.0, spread = 0.0, furthest = 0.0;
+    for (int64_t i = 0; i < k; i++)
+        if (g->log_weight[i] > -INFINITY) {
+            sum += (double)at(mu, h, i, j);
+            live++;
+        }
+    if (live == 0) return 0.0f;
+    const double mean = sum / (double)live;
+    for (int64_t i = 0; i < k; i++)
+        if (g->log_weight[i] > -INFINITY) {
+            const double d = fabs((double)at(mu, h, i, j) - mean);
+            spread += d;
+            if (d > furthest) furthest = d;
+        }
+    if (live > 16 && furthest * (double)live <= 8.0 * spread) return (float)mean;
+    /* Selection by counting: rare, or few. A NaN mean makes gamma NaN wherever it is centred. */
+    for (int64_t i = 0; i < k; i++) {
+        if (!(g->log_weight[i] > -INFINITY)) continue;
+        const float m = at(mu, h, i, j);
+        int64_t below = 0, same = 0;
+        for (int64_t l = 0; l < k; l++)
+            if (g->log_weight[l] > -INFINITY) {
+                below += at(mu, h, l, j) < m;
+                same += at(mu, h, l, j) == m;
+            }
+        if (below <= (live - 1) / 2 && (live - 1) / 2 < below + same) return m;
+    }
+    return (float)mean;
+}
+
 void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_tensor *omega, const gma_tensor *alpha,
                       const gma_tensor *scale, int64_t h, double eps_sigma, void *memory)
 {
@@ -50,25 +86,33 @@ void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_
     g->eps_sigma = eps_sigma;
     g->scale = gmai_present(scale) ? (double)((const float *)scale->data)[h * scale->stride[0]] : 1.0;
 
-    for (int64_t j = 0; j < rp; j++) {
-        double sum = 0.0;
-        for (int64_t i = 0; i < k && j < r; i++) sum += (double)at(mu, h, i, j);
-        g->center[j] = (float)(sum / (double)k);
+    /* dead: alpha = -inf, or a mean at infinity; gamma is 0 whatever the other parameters hold. */
+    double top_alpha = -INFINITY;
+    for (int64_t i = 0; i < k; i++) {
+        const double a = (double)((const float *)alpha->data)[h * alpha->stride[0] + i * alpha->stride[1]];
+        int dead = a == -INFINITY;
+        for (int64_t j = 0; j < r && !dead; j++) dead = isinf(at(mu, h, i, j));
+        g->log_weight[i] = dead ? -INFINITY : a;
+        if (g->log_weight[i] > top_alpha) top_alpha = g->log_weight[i];
     }
+    for (int64_t j = 0; j < rp; j++) g->center[j] = j < r ? center_of(g, mu, h, j) : 0.0f;
     memset(g->w, 0, (size_t)(k4 * rp) * sizeof(float));
     memset(g->mw, 0, (size_t)(k4 * rp) * sizeof(float));
     memset(g->mu_row, 0, (size_t)rp * sizeof(float));
     memset(g->omega_row, 0, (size_t)rp * sizeof(float));
     double top = -INFINITY;
     for (int64_t i = 0; i < k; i++) {
+        if (g->log_weight[i] == -INFINITY) {
+            memset(g->dsigma + i * rp, 0, (size_t)rp * sizeof(float));
+            continue;
+        }
         for (int64_t j = 0; j < r; j++) {
             g->mu_row[j] = at(mu, h, i, j);
             g->omega_row[j] = at(omega, h, i, j);
         }
         const double log_det = kern->prepare_row(g->mu_row, g->omega_row, g->center, (float)eps_sigma, (float)g->scale,
                                                  (int)rp, (int)r, g->w + i * rp, g->mw + i * rp, g->dsigma + i * rp);
-        g->log_weight[i] = (double)((const float *)alpha->data)[h * alpha->stride[0] + i * alpha->stride[1]] -
-                           0.5 * log_det;
+        g->log_weight[i] = g->log_weight[i] - top_alpha - 0.5 * log_det;
         if (g->log_weight[i] > top) top = g->log_weight[i];
     }
     /* Only differences matter; near 0 they keep their digits in f32. */
