@@ -130,7 +130,7 @@ def wait_for_quiet(limit):
 
 
 def timed(call):
-    """(ms, whether nothing else took the CPUs meanwhile)."""
+    """(ms, whether others took less than about 5 % of the CPUs meanwhile)."""
     busy, own = cpu_ticks()
     preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     start = time.perf_counter()
@@ -138,9 +138,9 @@ def timed(call):
     took = time.perf_counter() - start
     preempted = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - preempted
     busy2, own2 = cpu_ticks()
-    if took < 0.1:  # shorter than what the ticks can tell
-        return 1e3 * took, preempted == 0
-    return 1e3 * took, (busy2 - busy) - (own2 - own) < 0.05 * took + 0.03
+    if took < 0.1:  # shorter than what the ticks can tell; the kernel's own work comes now and then
+        return 1e3 * took, preempted <= 1 + 100 * took
+    return 1e3 * took, (busy2 - busy) - (own2 - own) < 0.05 * len(os.sched_getaffinity(0)) * took + 0.03
 
 
 def median(values):

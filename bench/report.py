@@ -114,7 +114,7 @@ def markdown(result, plot):
     for causal in (True, False):
         for which in ("fwd", "fwdbwd"):
             lines += table(result["rows"], causal, which)
-    lines += ["A star: fewer than three samples during which nothing else took the CPUs.", ""]
+    lines += ["A star: fewer than three samples during which other programs took less than about 5 % of the CPUs; the median is then over all samples.", ""]
     return "\n".join(lines)
 
 
@@ -174,9 +174,11 @@ def svg(result):
            'font-size="12">', '<rect width="980" height="830" fill="white"/>',
            f'<text x="60" y="24" font-size="15">Causal attention against length N (batch 1, 8 heads, R = D = 64, K = 128, f32; '
            f'{f["threads"]} threads, tier {f["tier"]})</text>']
-    for i, name in enumerate(ORDER):
-        out.append(f'<rect x="{60 + 178 * i}" y="38" width="14" height="4" fill="{COLOURS[name]}"/>'
-                   f'<text x="{78 + 178 * i}" y="45">{peers.NAMES[name]}</text>')
+    x = 60
+    for name in ORDER:
+        out.append(f'<rect x="{x}" y="38" width="14" height="4" fill="{COLOURS[name]}"/>'
+                   f'<text x="{x + 18}" y="45">{peers.NAMES[name]}</text>')
+        x += 50 + 7 * len(peers.NAMES[name])
     for column, which in enumerate(("fwd", "fwdbwd")):
         for line, (key, unit, what) in enumerate((("ms", "ms", "Time"), ("mib", "MiB", "Extra memory"))):
             series = {}

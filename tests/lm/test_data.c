@@ -188,6 +188,7 @@ static void test_settings(void **state) {
     char *dump = json_dumps(json, JSON_REAL_PRECISION(17));
     TST_OK(gma_settings_create("default", &back));
     TST_OK(gma_settings_read(back, put_file("s.json", dump, strlen(dump))));
+    TST_OK(gma_settings_resolve(back)); /* what was derived is saved as such */
     for (int i = 0; i < gma_settings_count(); i++) {
         gma_setting_info info;
         char a[100], b[100];
@@ -197,6 +198,11 @@ static void test_settings(void **state) {
         assert_string_equal(a, b);
         assert_true(strlen(info.help) > 5);
     }
+    TST_OK(gma_settings_read(back, put_file("s.json", dump, strlen(dump))));
+    TST_OK(gma_settings_set(back, "width", "96"));
+    TST_OK(gma_settings_resolve(back));
+    TST_OK(gma_settings_get(back, "mlp_width", text, sizeof text));
+    assert_string_equal(text, "384"); /* follows the new width */
     free(dump);
     json_decref(json);
     /* Wrong ones. */
@@ -234,6 +240,33 @@ static void test_settings(void **state) {
 
 /* ---- Plot ------------------------------------------------------------------------------------------------------ */
 
+/* Losses that a careless axis never gets to the end of, or draws as nan; a line that a kill cut short. */
+static void test_plot_extremes(void **state) {
+    (void)state;
+    static const char *const cases[] = {
+        "{\"step\": 1, \"loss\": 2.5}\n{\"step\": 2, \"loss\": 2.5000000000000004}\n",
+        "{\"step\": 1, \"loss\": 1e20}\n{\"step\": 2, \"loss\": 1e20}\n",
+        "{\"step\": 1, \"loss\": 1e308}\n{\"step\": 2, \"loss\": -1e308}\n{\"step\": 3, \"loss\": 1}\n",
+        "{\"step\": 1e300, \"loss\": 1}\n{\"step\": 2, \"loss\": 0}\n",
+        "{\"step\": 1, \"loss\": 5}\n{\"step\": 2, \"lo",
+    };
+    char out[200], svg[20000];
+    snprintf(out, sizeof out, "%s/extreme.svg", folder);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *run = put_file("extreme.jsonl", cases[i], strlen(cases[i]));
+        TST_OK(gma_plot(&run, 1, NULL, out));
+        FILE *f = fopen(out, "rb");
+        const size_t n = fread(svg, 1, sizeof svg - 1, f);
+        fclose(f);
+        svg[n] = 0;
+        assert_true(n > 500 && n < 15000);
+        assert_non_null(strstr(svg, "</svg>"));
+        assert_null(strstr(svg, "nan"));
+        assert_null(strstr(svg, "inf"));
+        unlink(out);
+    }
+}
+
 static void test_plot(void **state) {
     (void)state;
     static const char lines[] = "{\"step\": 1, \"loss\": 5.5}\n{\"step\": 2, \"loss\": 3.25}\n"
@@ -266,11 +299,71 @@ static void test_plot(void **state) {
     assert_int_not_equal(access(out, F_OK), 0); /* nothing half-drawn */
 }
 
+/* ---- Runs ------------------------------------------------------------------------------------------------------ */
+
+static gma_settings *tiny_run(const char *data, const char *out) {
+    static const char *const pairs[][2] = {{"layers", "1"}, {"width", "16"}, {"components", "4"}, {"context", "16"},
+                                           {"batch", "4"}, {"steps", "3"}, {"eval_every", "0"}, {"threads", "1"}};
+    gma_settings *s;
+    TST_OK(gma_settings_create("tiny", &s));
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) TST_OK(gma_settings_set(s, pairs[i][0], pairs[i][1]));
+    TST_OK(gma_settings_set(s, "data", data));
+    TST_OK(gma_settings_set(s, "out", out));
+    return s;
+}
+
+static const char *put_text(void) {
+    static char text[4000];
+    for (size_t i = 0; i < sizeof text; i++) text[i] = (char)('a' + i * i % 23);
+    return put_file("run.txt", text, sizeof text);
+}
+
+/* The file is cut off while the run goes on. */
+static int cut_it(void *context, const gma_train_progress *p) {
+    if (p->event == GMA_TRAIN_START) assert_int_equal(truncate(context, 0), 0);
+    return 0;
+}
+
+static void test_cut_short(void **state) {
+    (void)state;
+    char data[200], out[200];
+    snprintf(data, sizeof data, "%s", put_text());
+    snprintf(out, sizeof out, "%s/cut", folder);
+    gma_settings *s = tiny_run(data, out);
+    TST_OK(gma_train(s, cut_it, data, NULL));
+    gma_settings_destroy(s);
+}
+
+static int stop_validation(void *context, const gma_train_progress *p) {
+    (void)context;
+    return p->event == GMA_TRAIN_EVAL && p->text != NULL;
+}
+
+/* Stopped in the validation after the last step: resuming makes it up, once, and best/ with it. */
+static void test_owed_validation(void **state) {
+    (void)state;
+    char data[200], out[200], best[240];
+    snprintf(data, sizeof data, "%s", put_text());
+    snprintf(out, sizeof out, "%s/owed", folder);
+    snprintf(best, sizeof best, "%s/best/model.safetensors", out);
+    gma_settings *s = tiny_run(data, out);
+    gma_train_result r = {.struct_size = sizeof r};
+    TST_ERROR(gma_train(s, stop_validation, NULL, &r), GMA_ERR_INTERRUPTED, "after step 3 of 3");
+    assert_int_not_equal(access(best, F_OK), 0);
+    TST_OK(gma_settings_set(s, "resume", "1"));
+    TST_OK(gma_train(s, NULL, NULL, &r));
+    assert_true(isfinite(r.best_val_loss));
+    assert_int_equal(access(best, F_OK), 0);
+    TST_ERROR(gma_train(s, NULL, NULL, &r), GMA_ERR_INVALID_ARGUMENT, "already at step 3 of 3");
+    gma_settings_destroy(s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_windows), cmocka_unit_test(test_wrong_files), cmocka_unit_test(test_order),
         cmocka_unit_test(test_split),   cmocka_unit_test(test_ngrams),      cmocka_unit_test(test_settings),
-        cmocka_unit_test(test_plot),
+        cmocka_unit_test(test_plot),    cmocka_unit_test(test_plot_extremes), cmocka_unit_test(test_cut_short),
+        cmocka_unit_test(test_owed_validation),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

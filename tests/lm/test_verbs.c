@@ -1,9 +1,10 @@
 /* gma train, eval, generate and plot as a user runs them: results, resuming bit for bit, stopping, every refusal. */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* flock */
 #include "cli/cli_testing.h"
 
 #include <math.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <time.h>
 
 /* The settings of nearly every run here: seconds on one core. */
@@ -364,11 +365,133 @@ static void test_generate(void **state) {
     expect_refusal(1, "model.safetensors", NULL);
 }
 
+/* ---- The folder of a run ---------------------------------------------------------------------------------------- */
+
+static void test_force_spares_strangers(void **state) {
+    (void)state;
+    assert_int_equal(CLI("train", "--data", "text", "--out", "mine", SMALL, "--steps", "2"), 0);
+    assert_false(exists("mine/.lock"));
+    put_bytes("mine/last/notes", "keep", 4);
+    put_bytes("mine/notes", "keep", 4);
+    CLI("train", "--data", "text", "--out", "mine", SMALL, "--steps", "2", "--force");
+    expect_refusal(1, "last/notes: is not of a run", NULL);
+    CLI("train", "--out", "mine", SMALL, "--steps", "4", "--resume");
+    expect_refusal(1, "last/notes: is not of a run", NULL);
+    assert_true(exists("mine/last/notes") && exists("mine/best/model.safetensors") && exists("mine/metrics.jsonl"));
+    assert_int_equal(unlink(in_cli_folder("mine/last/notes")), 0);
+    /* Not through links either. */
+    assert_int_equal(mkdir(in_cli_folder("elsewhere"), 0700), 0);
+    put_bytes("elsewhere/model.safetensors", "keep", 4);
+    assert_int_equal(rename(in_cli_folder("mine/best"), in_cli_folder("moved")), 0);
+    assert_int_equal(symlink("../elsewhere", in_cli_folder("mine/best")), 0);
+    CLI("train", "--data", "text", "--out", "mine", SMALL, "--steps", "2", "--force");
+    expect_refusal(1, "best: is a symbolic link", NULL);
+    assert_true(exists("elsewhere/model.safetensors") && exists("mine/last/model.safetensors"));
+    assert_int_equal(unlink(in_cli_folder("mine/best")), 0);
+    assert_int_equal(CLI("train", "--data", "text", "--out", "mine", SMALL, "--steps", "2", "--force"), 0);
+    assert_true(exists("mine/notes")); /* beside the run's files, not among them */
+    /* A model's folder is no run's. */
+    CLI("train", "--data", "text", "--out", "mine/best", SMALL, "--steps", "2", "--force");
+    expect_refusal(1, "is a model, not a run", NULL);
+}
+
+static void test_one_process_a_folder(void **state) {
+    (void)state;
+    assert_int_equal(CLI("train", "--data", "text", "--out", "locked", SMALL, "--steps", "2"), 0);
+    const int fd = open(in_cli_folder("locked/.lock"), O_RDWR | O_CREAT, 0600);
+    assert_true(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    CLI("train", "--out", "locked", SMALL, "--steps", "4", "--resume");
+    expect_refusal(1, "locked/: another process is training", NULL);
+    CLI("train", "--data", "text", "--out", "locked", SMALL, "--force");
+    expect_refusal(1, "locked/: another process is training", NULL);
+    assert_int_equal(CLI("eval", "locked", "--data", "text", "--windows", "1"), 0);
+    close(fd); /* as the end of that process does; the name may stay */
+    assert_int_equal(CLI("train", "--out", "locked", SMALL, "--steps", "4", "--resume"), 0);
+}
+
+static void test_resume_is_the_same_run(void **state) {
+    (void)state;
+    assert_int_equal(CLI("train", "--data", "text", "--out", "same", SMALL, "--steps", "4", "--stop-at", "2"), 0);
+    size_t n;
+    char *text = contents("text", &n);
+    text[100] ^= 1;
+    put_bytes("other", text, n);
+    free(text);
+    CLI("train", "--data", "other", "--out", "same", "--resume");
+    expect_refusal(1, "other: its training tokens are not those", NULL);
+    char *good = contents("same/last/trainer.json", &n), *bad = strdup(good);
+    memcpy(strstr(bad, "\"val_step\": "), "\"val_stop\"", 10);
+    put_bytes("same/last/trainer.json", bad, n);
+    CLI("train", "--out", "same", "--resume");
+    expect_refusal(1, "trainer.json: val_step is missing", NULL);
+    put_bytes("same/last/trainer.json", good, n);
+    free(good);
+    free(bad);
+    assert_int_equal(rename(in_cli_folder("same/config.json"), in_cli_folder("config")), 0);
+    CLI("train", "--data", "text", "--out", "same", "--resume");
+    expect_refusal(1, "same/config.json: the settings", NULL);
+    /* Killed before the first checkpoint: both ways of going on say the same. */
+    assert_int_equal(mkdir(in_cli_folder("early"), 0700), 0);
+    assert_int_equal(rename(in_cli_folder("config"), in_cli_folder("early/config.json")), 0);
+    CLI("train", "--data", "text", "--out", "early", SMALL);
+    expect_refusal(1, "no checkpoint, force starts it anew", NULL);
+    CLI("train", "--data", "text", "--out", "early", "--resume");
+    expect_refusal(1, "no checkpoint to resume from; force starts", NULL);
+}
+
+static void test_odd_places(void **state) {
+    (void)state;
+    assert_int_equal(mkfifo(in_cli_folder("fifo"), 0600), 0);
+    CLI("train", "--data", "fifo", "--out", "x", SMALL);
+    expect_refusal(1, "fifo: is not a regular file", "x");
+    CLI("train", "--data", "text", "--config", "fifo", "--out", "x", SMALL);
+    expect_refusal(1, "fifo: is not a regular file", "x");
+    CLI("eval", "", "--data", "text");
+    expect_refusal(1, "no model here", NULL);
+    CLI("generate", ".");
+    expect_refusal(1, "no model here", NULL);
+    CLI("eval", "no\nwhere\x1b[m", "--data", "text");
+    expect_refusal(1, "no\\x0awhere\\x1b[m", NULL);
+    assert_int_equal(CLI("train", "--data", "text", "--out", "dots", SMALL, "--steps", "2"), 0);
+    assert_int_equal(CLI("generate", "dots/best/..", "--length", "2"), 0);
+    assert_int_equal(CLI("generate", "dots/.", "--length", "2"), 0);
+    cli_run_to("/dev/full", (const char *const[]){"generate", "dots", "--length", "9", NULL});
+    expect_refusal(1, "could not be written", NULL);
+    assert_int_equal(unlink(in_cli_folder("dots/best/model.safetensors")), 0);
+    CLI("generate", "dots");
+    expect_refusal(1, "dots/best: its model.safetensors is missing", NULL);
+}
+
+/* Losses beyond 709, where the perplexity has no number; tables of bytes for a model of ids. */
+static void test_huge_loss(void **state) {
+    (void)state;
+    unsigned char ids[400];
+    for (int i = 0; i < 400; i++) ids[i] = i % 2 ? 0 : (unsigned char)(i < 320 ? i * i % 7 : 100 + i % 50);
+    put_bytes("ids", ids, sizeof ids);
+    assert_int_equal(CLI("train", "--data", "ids", "--tokens", "u16", "--vocab", "256", "--out", "huge", SMALL, "--steps",
+                         "2", "--lr", "80", "--clip", "0", "--warmup", "0", "--val-fraction", "0.2", "--no-logit-scale",
+                         "--no-forget-gate", "--no-output-gate", "--conv", "0"), 0);
+    size_t n;
+    char *metrics = contents("huge/metrics.jsonl", &n);
+    assert_non_null(strstr(metrics, "\"perplexity\": null"));
+    free(metrics);
+    assert_int_equal(CLI("eval", "huge", "--data", "ids", "--json"), 0);
+    assert_non_null(strstr(cli.out, "\"perplexity\": null"));
+    assert_true(json_number_in(cli.out, "loss") > 709);
+    CLI("eval", "huge", "--data", "ids", "--split", "val", "--val-fraction", "0.2", "--beat-baselines");
+    expect_refusal(1, "--baselines are tables of bytes", NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_training_learns), cmocka_unit_test(test_resume), cmocka_unit_test(test_signals),
         cmocka_unit_test(test_not_finite),      cmocka_unit_test(test_lengths), cmocka_unit_test(test_usage),
         cmocka_unit_test(test_generate),
+        cmocka_unit_test(test_force_spares_strangers),
+        cmocka_unit_test(test_one_process_a_folder),
+        cmocka_unit_test(test_resume_is_the_same_run),
+        cmocka_unit_test(test_odd_places),
+        cmocka_unit_test(test_huge_loss),
     };
     return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
 }
