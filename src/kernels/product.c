@@ -8,6 +8,26 @@
  *   A(m1,k)           ---> | c10| c11|    |      GM GN fused multiply-adds
  *     ...                  |              |
  * A is read by single elements, so both A (am = lda, ak = 1) and A^T (am = 1, ak = lda) cost the same. */
+GMAI_INLINE void add_term(int gm, int gn, vf sum[GMAI_GM][GMAI_GN], const gmai_term *t, const float *a, const float *b,
+                          int begin, int end)
+{
+    const ptrdiff_t am = t->am, ak = t->ak, ldb = t->ldb;
+    a += begin * ak;
+    b += begin * ldb;
+    for (int k = begin; k < end; k++, a += ak, b += ldb) {
+        vf bv[GMAI_GN];
+#pragma GCC unroll 8
+        for (int v = 0; v < gn; v++) bv[v] = v_load(b + v * VL);
+#pragma GCC unroll 8
+        for (int i = 0; i < gm; i++) {
+            const vf av = v_set1(a[i * am]);
+#pragma GCC unroll 8
+            for (int v = 0; v < gn; v++) sum[i][v] = v_fma(av, bv[v], sum[i][v]);
+        }
+    }
+}
+
+/* One block: row_scale T0 + T1, then to memory. */
 GMAI_INLINE void block(int gm, int gn, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                          const gmai_term *t1, const float *a0, const float *b0, int k0_begin, int k0_end,
                          const float *a1, const float *b1, int k1_begin, int k1_end, int add)
@@ -17,21 +37,7 @@ GMAI_INLINE void block(int gm, int gn, float *c, ptrdiff_t ldc, const gmai_term 
     for (int i = 0; i < gm; i++)
 #pragma GCC unroll 8
         for (int v = 0; v < gn; v++) sum[i][v] = v_set1(0.0f);
-    {
-        const float *a = a0 + k0_begin * t0->ak, *b = b0 + k0_begin * t0->ldb;
-        const ptrdiff_t am = t0->am, ak = t0->ak, ldb = t0->ldb;
-        for (int k = k0_begin; k < k0_end; k++, a += ak, b += ldb) {
-            vf bv[GMAI_GN];
-#pragma GCC unroll 8
-            for (int v = 0; v < gn; v++) bv[v] = v_load(b + v * VL);
-#pragma GCC unroll 8
-            for (int i = 0; i < gm; i++) {
-                const vf av = v_set1(a[i * am]);
-#pragma GCC unroll 8
-                for (int v = 0; v < gn; v++) sum[i][v] = v_fma(av, bv[v], sum[i][v]);
-            }
-        }
-    }
+    add_term(gm, gn, sum, t0, a0, b0, k0_begin, k0_end);
     if (row_scale) {
 #pragma GCC unroll 8
         for (int i = 0; i < gm; i++) {
@@ -40,21 +46,7 @@ GMAI_INLINE void block(int gm, int gn, float *c, ptrdiff_t ldc, const gmai_term 
             for (int v = 0; v < gn; v++) sum[i][v] = v_mul(sum[i][v], s);
         }
     }
-    if (t1) {
-        const float *a = a1 + k1_begin * t1->ak, *b = b1 + k1_begin * t1->ldb;
-        const ptrdiff_t am = t1->am, ak = t1->ak, ldb = t1->ldb;
-        for (int k = k1_begin; k < k1_end; k++, a += ak, b += ldb) {
-            vf bv[GMAI_GN];
-#pragma GCC unroll 8
-            for (int v = 0; v < gn; v++) bv[v] = v_load(b + v * VL);
-#pragma GCC unroll 8
-            for (int i = 0; i < gm; i++) {
-                const vf av = v_set1(a[i * am]);
-#pragma GCC unroll 8
-                for (int v = 0; v < gn; v++) sum[i][v] = v_fma(av, bv[v], sum[i][v]);
-            }
-        }
-    }
+    if (t1) add_term(gm, gn, sum, t1, a1, b1, k1_begin, k1_end);
 #pragma GCC unroll 8
     for (int i = 0; i < gm; i++)
 #pragma GCC unroll 8
