@@ -250,7 +250,7 @@ static void test_words(void **state) {
 /* L1: whatever bytes, they come back. */
 static void test_bytes(void **state) {
     (void)state;
-    static const char *const texts[] = {"a\xff" "b", "\xe6\xad", "\xc0\x80", "\xed\xa0\x80"};
+    static const char *const texts[] = {("a\xff" "b"), "\xe6\xad", "\xc0\x80", "\xed\xa0\x80"};
     gma_tokenizer *t;
     TST_OK(gma_tokenizer_create(GMA_TOKENIZER_BYTES, 0, &t));
     for (size_t i = 0; i < 4; i++) {
