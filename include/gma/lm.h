@@ -6,10 +6,11 @@
  *
  * The mixer is the same in every layer (`mixer`) or named layer by layer (`pattern`):
  *
- *   3xgma,linear:forget_gate=0      items MIXER[:OPTION=VALUE...], separated by commas; 3xgma stands for gma,gma,gma
+ *   3xgma,softmax:window=128        items MIXER[:OPTION=VALUE...], separated by commas; 3xgma stands for gma,gma,gma
  *
  * Its options, each with a name, all off in the paper's operator. In a pattern an option holds for its layer, in
  * gma_lm_config for every layer whose mixer can honour it; one that no layer can honour is an error:
+ *   window        softmax: how many tokens a query sees, itself included; 0 = all before it
  *   components    Gaussians per head (gma), random features (performer)
  *   logit_scale   gma: a learned factor on the log-likelihoods, per key head, kept positive as exp(log_logit_scale)
  *   forget_gate   gma, linear, performer: log_decay = log sigmoid(x W + b), per key head; b starts spread over 3..7
@@ -39,6 +40,7 @@ extern "C" {
 typedef enum gma_lm_norm { GMA_LM_NORM_RMS = 0, GMA_LM_NORM_LAYER = 1 } gma_lm_norm;
 typedef enum gma_lm_mlp { GMA_LM_MLP_GELU = 0, GMA_LM_MLP_SWIGLU = 1 } gma_lm_mlp;
 typedef enum gma_lm_positions {
+    GMA_LM_POSITIONS_AUTO = -1, /* rotary in softmax layers, which know no order of their own, none in the others */
     GMA_LM_POSITIONS_NONE = 0, /* order comes from causality, forget gate and convolution; no length limit */
     GMA_LM_POSITIONS_LEARNED = 1, /* a table of `context` rows: sequences are limited to it */
     GMA_LM_POSITIONS_ROTARY = 2 /* q and k turned by their position before the mixer; routing_dim even */
@@ -68,6 +70,7 @@ typedef struct gma_lm_config {
     int64_t context; /* tokens of a training sequence */
     int64_t layers; /* of a pattern: as many as it names */
     int64_t width;
+    int64_t window; /* of softmax; 0 = none */
     int64_t heads; /* query heads */
     int64_t kv_heads; /* 0 = heads; divides heads */
     int64_t routing_dim; /* R; 0 = width / heads, which must divide */
@@ -135,8 +138,9 @@ GMA_API gma_status gma_lm_logits(const gma_lm *lm, const int32_t *tokens, int64_
 
 /* ---- Streaming ------------------------------------------------------------------------------------------------ */
 
-/** gma_lm_stream - one sequence in progress. What it keeps does not grow with the sequence: per layer the mixer's (S, Z),
- *  the last inputs of the convolution, and the position. The model must outlive it and not change. */
+/** gma_lm_stream - one sequence in progress. What it keeps does not grow with the sequence: per layer the mixer's state
+ *  ((S, Z); for softmax the last `window` keys and values, without a window the last `context`: further back than it was
+ *  trained for it does not see), the last inputs of the convolution, and the position. The model must outlive it and not change. */
 typedef struct gma_lm_stream gma_lm_stream;
 
 GMA_API gma_status gma_lm_stream_create(const gma_lm *lm, int threads, gma_lm_stream **stream);

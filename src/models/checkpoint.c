@@ -70,6 +70,9 @@ static json_t *config_to_json(const gma_lm_config *c) {
                      gma_version(), "model", model);
 }
 
+/* Settings that models of the first releases do not have; absent = off. */
+static int is_newer(const char *name) { return strcmp(name, "window") == 0; }
+
 static gma_status config_from_json(const char *path, const json_t *json, gma_lm_config *c) {
     const char *format = json_string_value(json_object_get(json, "format"));
     const json_t *model = json_object_get(json, "model");
@@ -88,7 +91,7 @@ static gma_status config_from_json(const char *path, const json_t *json, gma_lm_
         if (s == GMA_OK) s = gmal_field_from_json(f, c, value, path);
     }
     for (int i = 0; i < gmal_model_field_count && s == GMA_OK; i++) /* a shape must not depend on today's defaults */
-        if (!json_object_get(model, gmal_model_fields[i].name))
+        if (!json_object_get(model, gmal_model_fields[i].name) && !is_newer(gmal_model_fields[i].name))
             s = gma_fail(GMA_ERR_FORMAT, "%s: model lacks the setting \"%s\"", path, gmal_model_fields[i].name);
     if (s != GMA_OK) return s;
     s = gma_lm_config_resolve(c);

@@ -10,7 +10,7 @@
 
 const gmal_field gmal_model_fields[] = {
     F(LAYERS, layers, 1, 1000, "N|PATTERN",
-      "how many, or the mixer of each: gma,gma,linear:conv=0; 3xgma stands for gma,gma,gma"),
+      "how many, or the mixer of each: gma,gma,softmax:window=128; 3xgma stands for gma,gma,gma"),
     F(MIXER, mixer, 0, 0, "NAME", "the sequence mixer of every layer"),
     F(INT, width, 1, 1 << 20, "N", "width of the residual stream"),
     F(INT, heads, 1, 4096, "N", "query heads"),
@@ -24,13 +24,15 @@ const gmal_field gmal_model_fields[] = {
     F(INT, mlp_width, 0, 1 << 22, "N", "hidden width of the MLP; 0 = 4 width (gelu), 8/3 width (swiglu)"),
     F(CHOICE, mlp, 0, 0, "gelu|swiglu", "form of the MLP"),
     F(CHOICE, norm, 0, 0, "rms|layer", "normalisation"),
-    F(CHOICE, positions, 0, 0, "none|learned|rotary", "position information"),
+    F(PICK, positions, 0, 0, "none|learned|rotary",
+      "position information; auto = rotary in softmax layers, none in the others"),
     F(FLAG, tied, 0, 0, NULL, "the head is the embedding"),
     F(SWITCH, logit_scale, 0, 0, NULL,
       "learned factor on the log-likelihoods, per head (default: where the mixer has one)"),
     F(SWITCH, forget_gate, 0, 0, NULL, "data-dependent forgetting, per head (default: where the mixer has it)"),
     F(SWITCH, output_gate, 0, 0, NULL, "SiLU gate on the mixer's output (default: where it has none of its own)"),
     F(COUNT, conv, 0, 64, "TAPS", "short causal convolution on q, k and v; 0 = none; auto = 4"),
+    F(INT, window, 0, 1 << 24, "N", "softmax: how many tokens a query sees, itself included; 0 = all before it"),
     F(REAL, logit_scale_init, 1e-6, 1e6, "X", "where the logit scale starts"),
     F(REAL, dropout, 0, 0.999, "P", "dropout in training"),
     F(REAL, rotary_base, 1, 1e12, "X", "base of the rotary frequencies"),
@@ -46,7 +48,7 @@ gma_status gma_lm_config_init(gma_lm_config *config) {
         .struct_size = sizeof *config,
         .norm = GMA_LM_NORM_RMS,
         .mlp = GMA_LM_MLP_GELU,
-        .positions = GMA_LM_POSITIONS_NONE,
+        .positions = GMA_LM_POSITIONS_AUTO,
         .tied = 1,
         .logit_scale = -1,
         .forget_gate = -1,
@@ -90,8 +92,6 @@ gma_status gma_lm_config_resolve(gma_lm_config *c) {
     if (!c->value_dim) c->value_dim = c->width / c->heads;
     if (!c->mlp_width)
         c->mlp_width = c->mlp == GMA_LM_MLP_GELU ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;
-    if (c->positions == GMA_LM_POSITIONS_ROTARY && c->routing_dim % 2)
-        FAIL("routing_dim (%lld) must be even for rotary positions", (long long)c->routing_dim);
     if (c->tokenizer == GMA_LM_TOKENIZER_BYTES && c->vocab != 256)
         FAIL("vocab must be 256 when tokens are bytes, not %lld", (long long)c->vocab);
     const double per_layer = (double)c->width * (double)(c->heads * (c->routing_dim + 3 * c->value_dim)) +

@@ -73,6 +73,7 @@ static gma_status set_layers(const gmal_field *field, void *base, const char *te
 /* "auto" in the fields that know it. */
 static int set_auto(const gmal_field *field, void *base) {
     switch (field->type) {
+    case GMAL_FIELD_PICK:
     case GMAL_FIELD_SWITCH: *AT(int32_t) = -1; return 1;
     case GMAL_FIELD_MIXER: *AT(int32_t) = 0; return 1;
     case GMAL_FIELD_COUNT: *AT(int64_t) = -1; return 1;
@@ -81,7 +82,7 @@ static int set_auto(const gmal_field *field, void *base) {
 }
 
 static int is_auto(const gmal_field *field, const void *base) {
-    return (field->type == GMAL_FIELD_SWITCH && *CAT(int32_t) == -1) ||
+    return ((field->type == GMAL_FIELD_SWITCH || field->type == GMAL_FIELD_PICK) && *CAT(int32_t) == -1) ||
            (field->type == GMAL_FIELD_MIXER && *CAT(int32_t) == 0) ||
            (field->type == GMAL_FIELD_COUNT && *CAT(int64_t) == -1);
 }
@@ -96,6 +97,7 @@ gma_status gmal_field_set(const gmal_field *field, void *base, const char *text)
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s must be 0 or 1, not \"%s\"", field->name, text);
         *AT(int32_t) = text[0] == '1';
         return GMA_OK;
+    case GMAL_FIELD_PICK:
     case GMAL_FIELD_CHOICE: {
         const int i = choice_of(field->hint, text);
         if (i < 0)
@@ -149,6 +151,7 @@ void gmal_field_get(const gmal_field *field, const void *base, char *text, size_
     switch (field->type) {
     case GMAL_FIELD_SWITCH:
     case GMAL_FIELD_FLAG: snprintf(text, size, "%d", (int)*CAT(int32_t)); break;
+    case GMAL_FIELD_PICK:
     case GMAL_FIELD_CHOICE: {
         int n;
         const char *s = nth_choice(field->hint, (int)*CAT(int32_t), &n);
@@ -180,6 +183,7 @@ gma_status gmal_field_check(const gmal_field *field, const void *base) {
     switch (field->type) {
     case GMAL_FIELD_SWITCH:
     case GMAL_FIELD_FLAG: bad = *CAT(int32_t) != 0 && *CAT(int32_t) != 1; break;
+    case GMAL_FIELD_PICK:
     case GMAL_FIELD_CHOICE: {
         int count = 1;
         for (const char *s = field->hint; *s; s++) count += *s == '|';
@@ -220,6 +224,7 @@ json_t *gmal_field_to_json(const gmal_field *field, const void *base) {
     case GMAL_FIELD_INT: return json_integer(*CAT(int64_t));
     case GMAL_FIELD_REAL: return json_real(*CAT(double));
     case GMAL_FIELD_TEXT: return *CAT(char *) ? json_string(*CAT(char *)) : json_null();
+    case GMAL_FIELD_PICK:
     case GMAL_FIELD_CHOICE:
     case GMAL_FIELD_MIXER: break;
     }

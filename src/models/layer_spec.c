@@ -47,6 +47,8 @@ int gmal_mixer_extent(int64_t kind, const char *letters) {
 static int can(int64_t kind, const option *o) {
     const int32_t k = (int32_t)kind;
     switch (o->offset) {
+    case offsetof(gmal_layer, window):
+        return kind == GMA_MIXER_SOFTMAX;
     case offsetof(gmal_layer, components):
         return gmal_mixer_extent(kind, "KM");
     case offsetof(gmal_layer, logit_scale):
@@ -231,6 +233,20 @@ static gma_status settle(const gma_lm_config *c, const gmal_layer *layers, size_
     return GMA_OK;
 }
 
+/* Softmax attention knows no order of its own: its layers get rotary positions, the others none. */
+static void settle_positions(gma_lm_config *c, gmal_layer *layers) {
+    const option o = {NULL, offsetof(gmal_layer, rotary), 0, 0};
+    int softmax = 0, others = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        softmax |= layers[i].mixer == GMA_MIXER_SOFTMAX;
+        others |= layers[i].mixer != GMA_MIXER_SOFTMAX && can(layers[i].mixer, &o);
+    }
+    c->positions = softmax && !others ? GMA_LM_POSITIONS_ROTARY : GMA_LM_POSITIONS_NONE;
+    for (int64_t i = 0; i < c->layers && others; i++)
+        if (layers[i].mixer == GMA_MIXER_SOFTMAX && layers[i].rotary < 0)
+            layers[i].rotary = 1;
+}
+
 static gma_status settle_options(gma_lm_config *c, gmal_layer *layers) {
     const struct {
         const char *name;
@@ -241,6 +257,7 @@ static gma_status settle_options(gma_lm_config *c, gmal_layer *layers) {
     } rows[] = {
         {"components", offsetof(gmal_layer, components), 64, &c->components, NULL},
         {"conv", offsetof(gmal_layer, conv), 4, &c->conv, NULL},
+        {"window", offsetof(gmal_layer, window), 0, &c->window, NULL},
         {"logit_scale", offsetof(gmal_layer, logit_scale), 1, NULL, &c->logit_scale},
         {"forget_gate", offsetof(gmal_layer, forget_gate), 1, NULL, &c->forget_gate},
         {"output_gate", offsetof(gmal_layer, output_gate), 1, NULL, &c->output_gate},
@@ -255,6 +272,8 @@ static gma_status settle_options(gma_lm_config *c, gmal_layer *layers) {
         else
             *rows[i].narrow = (int32_t)x;
     }
+    if (c->positions == GMA_LM_POSITIONS_AUTO)
+        settle_positions(c, layers);
     if (c->positions == GMA_LM_POSITIONS_ROTARY && !some_can(c, layers, offsetof(gmal_layer, rotary)))
         FAIL("positions: rotary turns q and k, and no layer has them (%s)", kind_name(layers[0].mixer));
     return GMA_OK;
@@ -263,6 +282,9 @@ static gma_status settle_options(gma_lm_config *c, gmal_layer *layers) {
 /* A mixer says itself what it cannot be. */
 static gma_status ask_mixers(const gma_lm_config *c, const gmal_layer *layers) {
     for (int64_t i = 0; i < c->layers; i++) {
+        if (layers[i].rotary && c->routing_dim % 2)
+            FAIL("layer %lld (%s): routing_dim (%lld) must be even for rotary positions", (long long)i + 1,
+                 kind_name(layers[i].mixer), (long long)c->routing_dim);
         gma_mixer_desc d;
         gma_mixer *mixer = NULL;
         if (i && same(&layers[i], &layers[i - 1]))
@@ -310,6 +332,7 @@ gma_status gmal_layers_resolve(gma_lm_config *c) {
 
 void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers) {
     const gmal_layer whole = {
+        .window = c->window,
         .components = c->components,
         .logit_scale = c->logit_scale,
         .forget_gate = c->forget_gate,
@@ -328,6 +351,8 @@ void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers) {
         }
 }
 
+int gmal_layer_turns(const gmal_layer *layer) { return layer->rotary && layer->mixer != GMA_MIXER_SOFTMAX; }
+
 gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int causal, int64_t batch, int64_t q_len,
                            int64_t k_len, gma_mixer_desc *d) {
     const gma_status s = gma_mixer_desc_init(d, (gma_mixer_kind)layer->mixer);
@@ -344,6 +369,10 @@ gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int 
     d->components = layer->components;
     d->eps = c->eps;
     d->eps_sigma = c->eps_sigma;
+    if (layer->mixer == GMA_MIXER_SOFTMAX) {
+        d->window = layer->window;
+        d->rotary_base = layer->rotary ? c->rotary_base : 0;
+    }
     return GMA_OK;
 }
 

@@ -11,6 +11,7 @@
 
 /* X(name, least, most); names are those of gma_lm_config, but for rotary. */
 #define GMAL_LAYER_OPTIONS(X)                                                                                          \
+    X(window, 0, 1 << 24)                                                                                                  \
     X(components, 1, 65536)                                                                                            \
     X(logit_scale, 0, 1)                                                                                               \
     X(forget_gate, 0, 1)                                                                                               \
@@ -38,6 +39,9 @@ gma_status gmal_layers_resolve(gma_lm_config *c);
 
 /* Every layer of a resolved configuration, nothing left open; c->layers of them. */
 void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers);
+
+/* 1 when the layer turns q and k before the mixer sees them; softmax turns its own. */
+int gmal_layer_turns(const gmal_layer *layer);
 
 /* The descriptor of a layer's mixer. */
 gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int causal, int64_t batch, int64_t q_len,

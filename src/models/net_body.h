@@ -7,7 +7,6 @@ struct GMAL_T(gmal_net) {
     int threads;
     void *arena;
     stack s;
-    real *mean, *rstd, *nf; /* the norm of the stream at the end */
     real *logits;           /* (block, vocab) */
     int64_t block;
 };
@@ -16,9 +15,6 @@ typedef struct GMAL_T(gmal_net) net;
 
 static void place(net *n, bump *b) {
     place_stack(&n->s, b);
-    n->mean = take(b, n->s.R);
-    n->rstd = take(b, n->s.R);
-    n->nf = take(b, n->s.R * n->l->c.width);
     n->logits = take(b, n->block * n->l->c.vocab);
 }
 
@@ -28,7 +24,7 @@ static int64_t block_rows(int64_t rows, int64_t vocab) {
     return rows < most ? rows : most;
 }
 
-gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int64_t steps, int train, int threads,
+gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int64_t steps, gmal_net_use use, int threads,
                                    net **out) {
     *out = NULL;
     net *n = calloc(1, sizeof *n);
@@ -37,7 +33,17 @@ gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int
     n->l = layout;
     n->threads = threads;
     n->block = block_rows(batch * steps, layout->c.vocab);
-    gma_status s = make_stack(&n->s, layout, layout->blocks, layout->c.layers, batch, steps, train, threads);
+    n->s = (stack){.l = layout,
+                   .blocks = layout->blocks,
+                   .count = layout->c.layers,
+                   .B = batch,
+                   .T = steps,
+                   .train = use != GMAL_NET_EVALUATE,
+                   .recompute = use == GMAL_NET_RECOMPUTE,
+                   .threads = threads,
+                   .end_w = layout->norm_w,
+                   .end_b = layout->norm_b};
+    gma_status s = make_stack(&n->s);
     if (s == GMA_OK) {
         bump count = {NULL, 0};
         place(n, &count);
@@ -68,7 +74,7 @@ void GMAL_T(gmal_net_destroy)(net *n) {
     free(n);
 }
 
-/* The stream at the end, normalised, in n->nf. key 0: no dropout. */
+/* The stream at the end, normalised, in n->s.nf. key 0: no dropout. */
 static gma_status forward(net *n, const real *params, const int32_t *tokens, uint64_t key) {
     const gmal_layout *l = n->l;
     stack *s = &n->s;
@@ -78,11 +84,7 @@ static gma_status forward(net *n, const real *params, const int32_t *tokens, uin
     const gmal_dropout first = drop_at(s, key, 0);
     if (first.rate > 0)
         GMAL_T(gmal_dropout_apply)(s->acts[0].x, s->acts[0].x, s->R * C, first, n->threads);
-    TRY(stack_forward(s, params, key));
-    GMAL_T(gmal_norm_forward)
-    (l->c.norm, s->last, params + l->norm_w, at(params, l->norm_b), n->nf, n->mean, n->rstd, s->R, C, l->c.norm_eps,
-     n->threads);
-    return GMA_OK;
+    return stack_forward(s, params, key);
 }
 
 /* Loss in blocks of rows; with grads also dn = gradient at nf and the head's gradient. */
@@ -92,7 +94,7 @@ static gma_status head(net *n, const real *params, real *grads, const int32_t *t
     *sum = 0;
     for (int64_t r = 0; r < R; r += n->block) {
         const int64_t m = R - r < n->block ? R - r : n->block;
-        const real *x = n->nf + r * C;
+        const real *x = n->s.nf + r * C;
         TRY(GMAL_T(gmal_matmul)(0, 1, m, V, C, 1, x, C, params + l->head, C, 0, n->logits, V, n->threads));
         *sum += GMAL_T(gmal_cross_entropy)(n->logits, targets + r, m, V, grads ? scale : 0, n->threads);
         if (!grads)
@@ -112,7 +114,7 @@ gma_status GMAL_T(gmal_net_loss)(net *n, const real *params, const int32_t *toke
 
 gma_status GMAL_T(gmal_net_logits)(net *n, const real *params, const int32_t *tokens, real *logits) {
     TRY(forward(n, params, tokens, 0));
-    return linear(n->nf, params + n->l->head, logits, n->s.R, n->l->c.width, n->l->c.vocab, n->threads);
+    return linear(n->s.nf, params + n->l->head, logits, n->s.R, n->l->c.width, n->l->c.vocab, n->threads);
 }
 
 gma_status GMAL_T(gmal_net_backward)(net *n, const real *params, real *grads, const int32_t *tokens,
@@ -122,10 +124,6 @@ gma_status GMAL_T(gmal_net_backward)(net *n, const real *params, real *grads, co
     const int64_t R = s->R, C = l->c.width;
     TRY(forward(n, params, tokens, dropout_key));
     TRY(head(n, params, grads, targets, scale, loss_sum));
-    memset(s->dx, 0, (size_t)(R * C) * sizeof(real));
-    GMAL_T(gmal_norm_backward)
-    (l->c.norm, s->dn, s->last, params + l->norm_w, n->mean, n->rstd, s->dx, grads + l->norm_w,
-     grad_at(grads, l->norm_b), s->partial, R, C, n->threads);
     TRY(stack_backward(s, params, grads, dropout_key));
     const gmal_dropout first = drop_at(s, dropout_key, 0);
     if (first.rate > 0)

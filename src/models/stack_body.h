@@ -8,32 +8,50 @@ static gmal_dropout drop_at(const stack *s, uint64_t key, int64_t site) {
     return d;
 }
 
-static gma_status block_forward(stack *s, int64_t i, const real *params, uint64_t key) {
+static void first_norm(stack *s, int64_t i, const real *params) {
+    const gma_lm_config *c = &s->l->c;
+    const gmal_sub *m = &s->blocks[i].mixer;
+    act *a = &s->acts[i];
+    GMAL_T(gmal_norm_forward)
+    (c->norm, a->x, params + m->norm_w, at(params, m->norm_b), a->mixer.n, a->mixer.mean, a->mixer.rstd, s->R, c->width,
+     c->norm_eps, s->threads);
+}
+
+/* The stream behind block i: x1 + dropout(y), and its norm: the one of the next block, or the one at the end. */
+static void leave_block(stack *s, int64_t i, const real *params, gmal_dropout drop) {
+    const gma_lm_config *c = &s->l->c;
+    const int end = i + 1 == s->count;
+    const int64_t w = end ? s->end_w : s->blocks[i + 1].mixer.norm_w, b = end ? s->end_b : s->blocks[i + 1].mixer.norm_b;
+    act *next = end ? NULL : &s->acts[i + 1];
+    GMAL_T(gmal_residual_norm)
+    (c->norm, s->acts[i].x1, s->y, end ? s->last : next->x, drop, params + w, at(params, b), end ? s->nf : next->mixer.n,
+     end ? s->mean : next->mixer.mean, end ? s->rstd : next->mixer.rstd, s->R, c->width, c->norm_eps, s->threads);
+}
+
+/* From norm(x) to what the down projection reads. */
+static gma_status block_inside(stack *s, int64_t i, const real *params, uint64_t key) {
     const gmal_layout *l = s->l;
     const gma_lm_config *c = &l->c;
-    const int64_t R = s->R, C = c->width;
     act *a = &s->acts[i];
     const gmal_block *b = &s->blocks[i];
-    real *next = i + 1 < s->count ? s->acts[i + 1].x : s->last;
-    GMAL_T(gmal_norm_forward)
-    (c->norm, a->x, params + b->mixer.norm_w, at(params, b->mixer.norm_b), a->mixer.n, a->mixer.mean, a->mixer.rstd, R,
-     C, c->norm_eps, s->threads);
     TRY(mixer_forward(s, i, params));
-    GMAL_T(gmal_residual)(a->x, s->y, a->x1, R * C, drop_at(s, key, 2 * i + 1), s->threads);
-    GMAL_T(gmal_norm_forward)
-    (c->norm, a->x1, params + b->norm2_w, at(params, b->norm2_b), a->n, a->mean, a->rstd, R, C, c->norm_eps,
-     s->threads);
-    TRY(linear(a->n, params + b->up, a->h, R, C, l->hidden, s->threads));
-    GMAL_T(gmal_mlp_forward)(c->mlp, a->h, a->a, R, c->mlp_width, s->threads);
-    TRY(linear(a->a, params + b->down, s->y, R, c->mlp_width, C, s->threads));
-    GMAL_T(gmal_residual)(a->x1, s->y, next, R * C, drop_at(s, key, 2 * i + 2), s->threads);
+    GMAL_T(gmal_residual_norm)
+    (c->norm, a->x, s->y, a->x1, drop_at(s, key, 2 * i + 1), params + b->norm2_w, at(params, b->norm2_b), a->n, a->mean,
+     a->rstd, s->R, c->width, c->norm_eps, s->threads);
+    TRY(linear(a->n, params + b->up, a->h, s->R, c->width, l->hidden, s->threads));
+    GMAL_T(gmal_mlp_forward)(c->mlp, a->h, a->a, s->R, c->mlp_width, s->threads);
     return GMA_OK;
 }
 
-/* From acts[0].x to last. */
+/* From acts[0].x to the norm at the end. */
 static gma_status stack_forward(stack *s, const real *params, uint64_t key) {
-    for (int64_t i = 0; i < s->count; i++)
-        TRY(block_forward(s, i, params, key));
+    const gma_lm_config *c = &s->l->c;
+    first_norm(s, 0, params);
+    for (int64_t i = 0; i < s->count; i++) {
+        TRY(block_inside(s, i, params, key));
+        TRY(linear(s->acts[i].a, params + s->blocks[i].down, s->y, s->R, c->mlp_width, c->width, s->threads));
+        leave_block(s, i, params, drop_at(s, key, 2 * i + 2));
+    }
     return GMA_OK;
 }
 
@@ -52,6 +70,10 @@ static gma_status block_backward(stack *s, int64_t i, const real *params, real *
     const int64_t R = s->R, C = c->width;
     const act *a = &s->acts[i];
     const gmal_block *b = &s->blocks[i];
+    if (s->recompute && i + 1 < s->count) { /* the last block's are still there */
+        first_norm(s, i, params);
+        TRY(block_inside(s, i, params, key));
+    }
     const real *dy = through_dropout(s, key, 2 * i + 2);
     TRY(linear_backward(a->a, params + b->down, dy, s->da, grads + b->down, R, c->mlp_width, C, s->threads));
     GMAL_T(gmal_mlp_backward)(c->mlp, a->h, s->da, s->dh, R, c->mlp_width, s->threads);
@@ -66,9 +88,13 @@ static gma_status block_backward(stack *s, int64_t i, const real *params, real *
     return GMA_OK;
 }
 
-/* dx: from the gradient at last to that at acts[0].x. */
+/* From dn, the gradient at nf, to dx, the one at acts[0].x. */
 static gma_status stack_backward(stack *s, const real *params, real *grads, uint64_t key) {
-    for (int64_t i = s->count - 1; i >= 0; i--)
-        TRY(block_backward(s, i, params, grads, key));
+    const gma_lm_config *c = &s->l->c;
+    memset(s->dx, 0, (size_t)(s->R * c->width) * sizeof(real));
+    GMAL_T(gmal_norm_backward)
+    (c->norm, s->dn, s->last, params + s->end_w, s->mean, s->rstd, s->dx, grads + s->end_w, grad_at(grads, s->end_b),
+     s->partial, s->R, c->width, s->threads);
+    for (int64_t i = s->count - 1; i >= 0; i--) TRY(block_backward(s, i, params, grads, key));
     return GMA_OK;
 }

@@ -27,7 +27,8 @@ typedef struct sub_act {
     void *saved;           /* of the operator */
 } sub_act;
 
-/* Per block. Without training all blocks share one set. */
+/* Per block. Without training all blocks share one set; with recomputation all but the block's input x, from which the
+ * backward makes the rest again. */
 typedef struct act {
     real *x; /* block input */
     sub_act mixer;
@@ -36,22 +37,22 @@ typedef struct act {
 } act;
 
 /* The operator of a block; blocks that want the same share it. */
-typedef struct operator{
+typedef struct mixing {
     gma_mixer *mixer;
     gma_mixer_size size;
-}
-operator;
+} mixing;
 
 typedef struct stack {
     const gmal_layout *l;
     const gmal_block *blocks;
     int64_t count, B, T, R;
-    int train, threads;
-    operator* ops; /* count */
-    act *acts;     /* count */
-    real *last;    /* the stream at the end */
-    real *y;       /* a sublayer's output (R, C) */
-    real *cs;      /* rotary table (T, routing_dim) */
+    int train, recompute, threads;
+    int64_t end_w, end_b;          /* parameters of the norm at the end */
+    mixing *ops;                   /* count */
+    act *acts;                     /* count */
+    real *last, *mean, *rstd, *nf; /* the stream at the end, and its norm */
+    real *y;                       /* a sublayer's output (R, C) */
+    real *cs;                      /* rotary table (T, routing_dim) */
     void *scratch;
     size_t scratch_bytes;
     /* backward */
@@ -99,21 +100,28 @@ static void place_act(const stack *s, bump *b, int64_t i, act *a) {
     a->a = take(b, R * s->l->c.mlp_width);
 }
 
-/* Without training every block begins at the same place behind the stream. */
+/* Training keeps what is inside every block, one behind the other; otherwise all blocks begin at the same place. Without
+ * training they also share the stream, in place. */
 static void place_acts(stack *s, bump *b) {
     const int64_t RC = s->R * s->l->c.width;
-    real *x = s->train ? NULL : take(b, RC);
+    const int keep = s->train && !s->recompute;
+    real *x = NULL;
+    for (int64_t i = 0; i < s->count; i++) {
+        if (i == 0 || s->train) x = take(b, RC);
+        s->acts[i].x = x;
+    }
     const size_t start = b->used;
     size_t end = start;
     for (int64_t i = 0; i < s->count; i++) {
-        if (!s->train)
-            b->used = start;
-        s->acts[i].x = s->train ? take(b, RC) : x;
+        if (!keep) b->used = start;
         place_act(s, b, i, &s->acts[i]);
         end = b->used > end ? b->used : end;
     }
     b->used = end;
     s->last = s->train ? take(b, RC) : x;
+    s->mean = take(b, s->R);
+    s->rstd = take(b, s->R);
+    s->nf = take(b, RC);
 }
 
 static void place_backward(stack *s, bump *b) {
@@ -150,7 +158,7 @@ static void place_backward(stack *s, bump *b) {
 
 static int turns(const stack *s) {
     for (int64_t i = 0; i < s->count; i++)
-        if (s->blocks[i].mixer.spec.rotary)
+        if (gmal_layer_turns(&s->blocks[i].mixer.spec))
             return 1;
     return 0;
 }
@@ -176,7 +184,7 @@ static void place_stack(stack *s, bump *b) {
 
 static gma_status make_operator(stack *s, int64_t i) {
     gma_mixer_desc d;
-    operator* op = & s->ops[i];
+    mixing *op = & s->ops[i];
     for (int64_t j = 0; j < i; j++)
         if (memcmp(&s->blocks[j].mixer.spec, &s->blocks[i].mixer.spec, sizeof(gmal_layer)) == 0) {
             *op = s->ops[j];
@@ -190,21 +198,14 @@ static gma_status make_operator(stack *s, int64_t i) {
     return gma_mixer_sizes(op->mixer, s->threads, &op->size);
 }
 
-static gma_status make_stack(stack *s, const gmal_layout *l, const gmal_block *blocks, int64_t count, int64_t batch,
-                             int64_t steps, int train, int threads) {
-    *s = (stack){.l = l,
-                 .blocks = blocks,
-                 .count = count,
-                 .B = batch,
-                 .T = steps,
-                 .R = batch * steps,
-                 .train = train,
-                 .threads = threads};
-    s->acts = calloc((size_t)count, sizeof *s->acts);
-    s->ops = calloc((size_t)count, sizeof *s->ops);
+/* What *s says already: layout, blocks, count, B, T, train, recompute, threads, norm at the end. */
+static gma_status make_stack(stack *s) {
+    s->R = s->B * s->T;
+    s->acts = calloc((size_t)s->count, sizeof *s->acts);
+    s->ops = calloc((size_t)s->count, sizeof *s->ops);
     if (!s->acts || !s->ops)
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a network");
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < s->count; i++)
         TRY(make_operator(s, i));
     return GMA_OK;
 }

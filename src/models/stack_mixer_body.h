@@ -57,7 +57,7 @@ static GMAL_T(gmal_mixer_io) mixer_grad(const stack *s, const gmal_sub *m) {
 
 static void rotate(const stack *s, const gmal_sub *m, real *qkv, int64_t ld, int sign) {
     const gma_lm_config *c = &s->l->c;
-    if (!m->spec.rotary)
+    if (!gmal_layer_turns(&m->spec))
         return;
     GMAL_T(gmal_rotary)(qkv, ld, s->cs, s->B, s->T, c->heads, c->routing_dim, sign, s->threads);
     GMAL_T(gmal_rotary)(qkv + m->q, ld, s->cs, s->B, s->T, c->kv_heads, c->routing_dim, sign, s->threads);

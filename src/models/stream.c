@@ -55,7 +55,7 @@ static size_t place(stream *s, char *base) {
         used += align64(y->size.state);
         y->history = base ? (float *)(void *)(base + used) : NULL;
         used += align64((size_t)(taps * m->qkv) * sizeof(float));
-        s->turns |= m->spec.rotary != 0;
+        s->turns |= gmal_layer_turns(&m->spec);
         proj = m->proj > proj ? m->proj : proj;
         qkv = m->qkv > qkv ? m->qkv : qkv;
         out = m->out > out ? m->out : out;
@@ -131,6 +131,8 @@ static gma_status make_layer(stream *s, int64_t i) {
     layer *y = &s->layers[i];
     gma_mixer_desc d;
     TRY(gmal_layer_desc(&l->c, &l->blocks[i].mixer.spec, 1, 1, 1, 1, &d));
+    if (d.kind == GMA_MIXER_SOFTMAX && d.window == 0)
+        d.window = l->c.context; /* a ring instead of a cache that fills up */
     TRY(gma_mixer_create(&d, &y->mixer));
     y->size.struct_size = sizeof y->size;
     return gma_mixer_sizes(y->mixer, s->threads, &y->size);
@@ -228,7 +230,7 @@ static gma_status mixer_step(stream *s, int64_t i) {
     const float *w = s->lm->values;
     gemv(s, w + m->w_proj, s->n, s->p, m->proj, c->width);
     float *qkv = convolve(s, m, y->history);
-    if (m->spec.rotary) {
+    if (gmal_layer_turns(&m->spec)) {
         gmal_rotary_f32(qkv, m->qkv, s->cs, 1, 1, c->heads, c->routing_dim, 1, 1);
         gmal_rotary_f32(qkv + m->q, m->qkv, s->cs, 1, 1, c->kv_heads, c->routing_dim, 1, 1);
     }

@@ -44,6 +44,7 @@ static const row rows[] = {
     F("Run", INT, save_every, "0", 0, 1e12, "N", "steps between checkpoints in DIR/last; 0 = at each validation", 0),
     F("Run", INT, log_every, "10", 1, 1e12, "N", "steps between lines where there is no terminal", 0),
     F("Run", CHOICE, store, "f32", 0, 0, "f32|bf16", "how DIR/best is stored", 0),
+    F("Run", FLAG, recompute, "0", 0, 1, NULL, "keep only the input of each block for backward: less memory, more work, the same bits", 1),
     F("Run", INT, threads, "0", 0, 4096, "N", "threads; 0 = every CPU this process may use", 1),
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
@@ -183,7 +184,7 @@ static gma_lm_config underive(const gma_lm_config *c) {
     gma_lm_config derived = *c, out = *c;
     derived.kv_heads = derived.routing_dim = derived.value_dim = derived.mlp_width = 0;
     derived.logit_scale = derived.forget_gate = derived.output_gate = -1;
-    derived.conv = derived.components = -1;
+    derived.conv = derived.components = derived.positions = -1;
     if (gma_lm_config_resolve(&derived) != GMA_OK) return out; /* heads do not divide width: all was given */
     if (c->kv_heads == derived.kv_heads) out.kv_heads = 0;
     if (c->routing_dim == derived.routing_dim) out.routing_dim = 0;
@@ -193,6 +194,7 @@ static gma_lm_config underive(const gma_lm_config *c) {
     if (c->forget_gate == derived.forget_gate) out.forget_gate = -1;
     if (c->output_gate == derived.output_gate) out.output_gate = -1;
     if (c->conv == derived.conv) out.conv = -1;
+    if (c->positions == derived.positions) out.positions = -1;
     if (c->components == derived.components) out.components = -1;
     if (!*c->pattern && c->mixer == GMA_MIXER_GMA) out.mixer = 0;
     return out;

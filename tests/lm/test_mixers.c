@@ -67,7 +67,7 @@ static void test_patterns(void **state) {
         {"gma,mamba2", "layers: \"mamba2\": mixer 'mamba2' is unknown"},
         {"gma,linear:components=4", "layers: \"linear:components=4\": the mixer linear has no components"},
         {"linear:logit_scale=1", "the mixer linear has no logit_scale"},
-        {"gma:taps=4", "layers: \"gma:taps=4\": there is no option \"taps\"; there are: components"},
+        {"gma:taps=4", "layers: \"gma:taps=4\": there is no option \"taps\"; there are: window, components"},
         {"gma:conv", "layers: \"gma:conv\": conv must be a whole number from 0 to 64"},
         {"gma:conv=", "conv must be a whole number"},
         {"gma:conv=65", "conv must be a whole number from 0 to 64"},
@@ -265,9 +265,9 @@ static void test_every_mixer_resumes(void **state) {
 static void test_wrong_settings(void **state) {
     (void)state;
     CLI("train", "--data", "text", "--out", "x", "--mixer", "attention");
-    expect_refusal(2, "--mixer: mixer 'attention' is unknown; there are: gma, linear, performer", "x");
+    expect_refusal(2, "--mixer: mixer 'attention' is unknown; there are: gma, linear", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear:window=4");
-    expect_refusal(2, "--layers: layers: \"linear:window=4\"", "x");
+    expect_refusal(2, "--layers: layers: \"linear:window=4\": the mixer linear has no window", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear", "--mixer", "gma");
     expect_refusal(2, "mixer is gma, and layers (gma,linear)", "x");
     CLI("train", "--data", "text", "--out", "x", "--mixer", "gma", "--layers", "gma,linear");
@@ -276,6 +276,8 @@ static void test_wrong_settings(void **state) {
     expect_refusal(2, "logit_scale: no layer can honour it", "x");
     CLI("train", "--data", "text", "--out", "x", "--preset", "tiny", "--mixer", "linear", "--components", "8");
     expect_refusal(2, "components: no layer can honour it", "x");
+    CLI("train", "--data", "text", "--out", "x", "--window", "5");
+    expect_refusal(2, "window: no layer can honour it; the mixer gma has none", "x");
     CLI("train", "--data", "text", "--out", "x", "--redraw-every", "5");
     expect_refusal(2, "redraw_every: no layer has random features", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "0");
