@@ -15,6 +15,10 @@ static void print_table(const gma_eval_result *r, const char *unit, const baseli
     printf("%lld %ss in %lld windows, %.1f s\n", (long long)r->tokens, unit, (long long)r->windows, r->seconds);
     printf("%-14s %10s %10s %12s\n", "", "nats/token", "bits/token", "perplexity");
     printf("%-14s %10.4f %10.4f %12.3f\n", "model", r->loss, r->bits_per_token, r->perplexity);
+    if (r->text_bytes > 0 && r->text_bytes != r->tokens) {
+        printf("%lld bytes, %lld words with line ends: %.4f bits/byte, perplexity %.3f a word\n",
+               (long long)r->text_bytes, (long long)r->text_words, r->bits_per_byte, r->word_perplexity);
+    }
     if (b->wanted) {
         printf("%-14s %10.4f %10.4f %12.3f\n", "bigram table", b->bigram, b->bigram / log(2.0), exp(b->bigram));
         printf("%-14s %10.4f %10.4f %12.3f\n", "trigram table", b->trigram, b->trigram / log(2.0), exp(b->trigram));
@@ -41,6 +45,9 @@ static void print_json(const gma_eval_result *r, const char *model, const char *
     print_number("loss", r->loss);
     print_number("bits_per_token", r->bits_per_token);
     print_number("perplexity", r->perplexity);
+    printf(", \"text_bytes\": %lld, \"text_words\": %lld", (long long)r->text_bytes, (long long)r->text_words);
+    print_number("bits_per_byte", r->bits_per_byte);
+    print_number("word_perplexity", r->word_perplexity);
     printf(", \"seconds\": %.3f", r->seconds);
     if (b->wanted) {
         print_number("bigram_loss", b->bigram);

@@ -236,7 +236,6 @@ int gma_cmd_train(int argc, char **argv) {
         gma_settings_get(settings, "data", data, sizeof data);
         gma_settings_get(settings, "out", out, sizeof out);
         gma_settings_get(settings, "log_every", every, sizeof every);
-        gma_settings_get(settings, "tokens", unit, sizeof unit);
         if (out[0] == '\0') {
             code = gma_cli_misuse(&spec, "--out DIR is needed");
         } else if (data[0] == '\0') {
@@ -247,6 +246,7 @@ int gma_cmd_train(int argc, char **argv) {
     }
     if (code < 0) {
         gma_cli_be_patient(argv);
+        gma_settings_get(settings, "tokens", unit, sizeof unit); /* a token file may have changed it */
         view v = {isatty(STDOUT_FILENO), strtoll(every, NULL, 10), strcmp(unit, "bytes") == 0 ? "byte" : "token", out};
         gma_train_result result = {.struct_size = sizeof result};
         print_settings(settings);

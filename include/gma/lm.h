@@ -48,7 +48,9 @@ typedef enum gma_lm_positions {
 
 typedef enum gma_lm_tokenizer {
     GMA_LM_TOKENIZER_BYTES = 0, /* token = byte; vocab 256 */
-    GMA_LM_TOKENIZER_NONE = 1 /* token ids come from elsewhere */
+    GMA_LM_TOKENIZER_NONE = 1, /* token ids come from elsewhere */
+    GMA_LM_TOKENIZER_WORDS = 2, /* a tokenizer of gma/data.h, whose files lie in the checkpoint: a list of words, */
+    GMA_LM_TOKENIZER_BPE = 3 /* or byte-pair encoding */
 } gma_lm_tokenizer;
 
 /** gma_lm_config - the shape of a model. Start from gma_lm_config_init(); a 0 marked "0 =" is filled in by
@@ -109,6 +111,14 @@ GMA_API void gma_lm_destroy(gma_lm *lm); /* NULL is fine */
  *  checkpoint, or last/ when there is none). F32 and BF16 tensors; a missing, additional or wrongly shaped tensor, or a
  *  value that is not finite, is an error naming it. */
 GMA_API gma_status gma_lm_load(const char *path, gma_lm **lm);
+
+/** gma_lm_set_tokenizer() - give a model of tokenizer WORDS or BPE the one it was made for; gma_lm_save stores its files,
+ *  gma_lm_load brings it back. Writes the model; after success the model owns the tokenizer. Errors: another kind, or
+ *  another vocabulary, than the configuration's.
+ *  gma_lm_tokenizer_of() - it; NULL for BYTES and NONE, or where none was given. */
+struct gma_tokenizer;
+GMA_API gma_status gma_lm_set_tokenizer(gma_lm *lm, struct gma_tokenizer *tokenizer);
+GMA_API const struct gma_tokenizer *gma_lm_tokenizer_of(const gma_lm *lm);
 
 /** gma_lm_save() - write the folder `path` beside and swap it in: a reader sees the old or the new one. dtype: GMA_F32 or
  *  GMA_BF16 (rounded; half the size). */
@@ -175,11 +185,11 @@ GMA_API gma_status gma_sampling_init(gma_sampling *sampling); /* 1, 0, 1, 0 */
 GMA_API gma_status gma_sample(const float *logits, int64_t vocab, const gma_sampling *sampling, uint64_t index,
                               float *work, int32_t *token);
 
-/** gma_generate() - feed `prompt` (bytes; when it is empty a fresh stream starts from a newline), then draw `length`
+/** gma_generate() - feed `prompt` (text; when it is empty a fresh stream starts from a newline), then draw `length`
  *  tokens. Text comes out through `write` as soon as it is whole: bytes of an unfinished UTF-8 character are held back, and
  *  what can no longer become one is written as U+FFFD; raw = 1 writes every byte as it is drawn. The prompt itself is not
  *  written. `write` returns 0 to go on, anything else ends the generation with GMA_ERR_INTERRUPTED.
- *  The stream continues where it was. Errors: UNSUPPORTED for a model that does not read bytes. */
+ *  The stream continues where it was. Errors: UNSUPPORTED for a model that reads ids, not text. */
 typedef int (*gma_write)(void *context, const char *text, size_t size);
 GMA_API gma_status gma_generate(gma_lm_stream *stream, const char *prompt, size_t prompt_size, int64_t length,
                                 const gma_sampling *sampling, int raw, gma_write write, void *context);

@@ -132,6 +132,9 @@ typedef struct gma_eval_result {
     double bits_per_token; /* bits per byte for a byte model */
     double perplexity;
     double seconds;
+    int64_t text_bytes, text_words; /* that the predicted tokens stand for; a newline counts as a word, which is WikiText's
+                                       count with <eos>; 0 where ids stand for no text */
+    double bits_per_byte, word_perplexity; /* the same loss per byte and per word; NaN where that is not known */
 } gma_eval_result;
 
 GMA_API gma_status gma_eval_options_init(gma_eval_options *options);

@@ -276,13 +276,29 @@ gma_status gma_token_file_sequence(const gma_token_file *f, int64_t i, int64_t *
     return GMA_OK;
 }
 
+gma_status gmal_token_file_peek(const char *path, gma_tokenizer_kind *kind, int64_t *vocab) {
+    gma_token_file f = {.path = (char *)(uintptr_t)path};
+    if (!gma_token_file_is(path)) return gma_fail(GMA_ERR_FORMAT, "%s: is not a token file", path);
+    gma_status s = gma_safetensors_open(path, &f.names);
+    if (s == GMA_OK) s = read_metadata(&f);
+    *kind = (gma_tokenizer_kind)f.info.tokenizer;
+    *vocab = f.info.vocab;
+    gma_safetensors_close(f.names);
+    return s;
+}
+
+gma_tokenizer *gmal_token_file_release_tokenizer(gma_token_file *f) {
+    gma_tokenizer *t = f->tokenizer;
+    f->tokenizer = NULL;
+    return t;
+}
+
 gma_status gmal_token_file_take_tokenizer(const char *path, gma_tokenizer **t) {
     gma_token_file *f;
     const gma_status s = gma_token_file_open(path, &f);
     *t = NULL;
     if (s != GMA_OK) return s;
-    *t = f->tokenizer;
-    f->tokenizer = NULL;
+    *t = gmal_token_file_release_tokenizer(f);
     gma_token_file_close(f);
     return GMA_OK;
 }

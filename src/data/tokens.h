@@ -3,12 +3,15 @@
 #define GMA_DATA_TOKENS_H
 
 #include "data/file.h"
+#include "gma/data.h"
 
 typedef struct gmal_tokens {
-    gmal_file file;
+    gmal_file file; /* where the ids come from: a file of them, */
+    gma_token_file *token_file; /* a token file, */
+    gma_token_list encoded; /* or a text */
     const unsigned char *bytes; /* of the first token */
     int64_t count; /* tokens */
-    int width; /* bytes of a token, 1 or 2 */
+    int width; /* bytes of a token: 1, 2 or 4 */
 } gmal_tokens;
 
 /* A range of them: the training or the validation part. */
@@ -20,10 +23,23 @@ typedef struct gmal_span {
 /* Opens the file and checks every id against vocab: the first bad one is named with its byte offset. Errors: IO (missing,
  * not a regular file), FORMAT (empty; odd number of bytes for ids of two bytes; id >= vocab). */
 gma_status gmal_tokens_open(const char *path, int width, int64_t vocab, gmal_tokens *tokens);
+
+/* The same where `path` may be a token file (known by its first bytes; width 1 then asks for bytes), or a text for `t`, which
+ * may be NULL. Errors also: a token file that is no stream, or has another vocabulary or tokenizer than is asked for. */
+gma_status gmal_tokens_open_for(const char *path, int width, int64_t vocab, const gma_tokenizer *t, gmal_tokens *tokens);
+
+/* How many bytes of text ids begin..end-1 stand for, and how many words (with one more for each newline); 0 where ids
+ * stand for no text. t: their tokenizer; NULL: bytes. */
+void gmal_count_text(const gmal_tokens *tokens, const gma_tokenizer *t, int64_t begin, int64_t end, int64_t *bytes,
+                     int64_t *words);
+
 void gmal_tokens_close(gmal_tokens *tokens);
 
 static inline int32_t gmal_token(const gmal_tokens *t, int64_t i) {
-    return t->width == 1 ? t->bytes[i] : t->bytes[2 * i] | t->bytes[2 * i + 1] << 8;
+    const unsigned char *p = t->bytes + i * t->width;
+    if (t->width == 1) return p[0];
+    if (t->width == 2) return p[0] | p[1] << 8;
+    return (int32_t)(p[0] | p[1] << 8 | p[2] << 16 | (uint32_t)p[3] << 24);
 }
 
 /* Tells two files of the same length apart (not against an adversary); the same on every machine. */

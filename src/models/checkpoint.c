@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "gma/data.h"
 #include "gma/io.h"
 #include "io/replace.h"
 #include "models/fields.h"
@@ -122,6 +123,7 @@ gma_status gmal_model_write(const gma_lm *lm, const char *folder, gma_dtype dtyp
     const gma_metadata_pair meta[] = {{"format", format_name}};
     if (s == GMA_OK) s = gmal_json_write(config, json);
     if (s == GMA_OK) s = gma_safetensors_save(file, named, l->param_count, meta, 1);
+    if (s == GMA_OK && lm->tokenizer) s = gma_tokenizer_save(lm->tokenizer, folder);
     json_decref(json);
     free(half);
     free(named);
@@ -236,6 +238,21 @@ gma_status gmal_checkpoint_find(const char *path, char **folder) {
                     *path ? path : "\"\"");
 }
 
+/* The tokenizer beside a model that says it has one. */
+static gma_status read_tokenizer(const char *folder, gma_lm *lm) {
+    const int32_t kind = lm->layout->c.tokenizer;
+    gma_tokenizer *t;
+    if (kind != GMA_LM_TOKENIZER_WORDS && kind != GMA_LM_TOKENIZER_BPE) return GMA_OK;
+    gma_status s = gma_tokenizer_load(folder, &t);
+    if (s != GMA_OK) return s;
+    s = gma_lm_set_tokenizer(lm, t);
+    if (s == GMA_OK) return s;
+    gma_tokenizer_destroy(t);
+    char why[300];
+    snprintf(why, sizeof why, "%s", gma_last_error());
+    return gma_fail(GMA_ERR_FORMAT, "%s: %s", folder, why);
+}
+
 gma_status gma_lm_load(const char *path, gma_lm **lm) {
     char *folder = NULL, *config = NULL, *file = NULL;
     json_t *json = NULL;
@@ -251,6 +268,7 @@ gma_status gma_lm_load(const char *path, gma_lm **lm) {
     if (s == GMA_OK) s = config_from_json(config, json, &c);
     if (s == GMA_OK) s = gmal_model_alloc(&c, lm);
     if (s == GMA_OK) s = gmal_values_read((*lm)->layout, file, "", 0, (*lm)->values);
+    if (s == GMA_OK) s = read_tokenizer(folder, *lm);
     if (s != GMA_OK) {
         gma_lm_destroy(*lm);
         *lm = NULL;

@@ -20,7 +20,7 @@ const gmal_field gmal_model_fields[] = {
     F(COUNT, components, 0, 65536, "N", "Gaussians (gma) or random features (performer) per head; auto = 64"),
     F(INT, context, 1, 1 << 24, "N", "tokens of a training sequence"),
     F(INT, vocab, 1, 1 << 24, "N", "number of token ids; 256 for bytes"),
-    F(CHOICE, tokenizer, 0, 0, "bytes|none", "what tokens are: bytes, or ids from elsewhere"),
+    F(CHOICE, tokenizer, 0, 0, "bytes|none|words|bpe", "what tokens are: bytes, ids from elsewhere, or those of the tokenizer beside the model"),
     F(INT, mlp_width, 0, 1 << 22, "N", "hidden width of the MLP; 0 = 4 width (gelu), 8/3 width (swiglu)"),
     F(CHOICE, mlp, 0, 0, "gelu|swiglu", "form of the MLP"),
     F(CHOICE, norm, 0, 0, "rms|layer", "normalisation"),

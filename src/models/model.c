@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gma/data.h"
 #include "layers/kernels.h"
 #include "layers/threads.h"
 #include "models/net.h"
@@ -45,9 +46,29 @@ gma_status gma_lm_create(const gma_lm_config *config, uint64_t seed, gma_lm **lm
 void gma_lm_destroy(gma_lm *lm) {
     if (!lm) return;
     gmal_layout_destroy(lm->layout);
+    gma_tokenizer_destroy(lm->tokenizer);
     free(lm->values);
     free(lm);
 }
+
+gma_status gma_lm_set_tokenizer(gma_lm *lm, gma_tokenizer *t) {
+    if (!lm || !t) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_lm_set_tokenizer: %s is NULL", lm ? "tokenizer" : "lm");
+    const gma_lm_config *c = &lm->layout->c;
+    const int want = c->tokenizer == GMA_LM_TOKENIZER_WORDS ? GMA_TOKENIZER_WORDS
+                     : c->tokenizer == GMA_LM_TOKENIZER_BPE ? GMA_TOKENIZER_BPE
+                                                            : -1;
+    if (want != (int)gma_tokenizer_get_kind(t))
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "the model's configuration does not go with a tokenizer of kind %s",
+                        gma_tokenizer_kind_name(gma_tokenizer_get_kind(t)));
+    if (gma_tokenizer_vocab(t) != c->vocab)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "the tokenizer has %lld tokens, the model a vocabulary of %lld",
+                        (long long)gma_tokenizer_vocab(t), (long long)c->vocab);
+    if (t != lm->tokenizer) gma_tokenizer_destroy(lm->tokenizer);
+    lm->tokenizer = t;
+    return GMA_OK;
+}
+
+const gma_tokenizer *gma_lm_tokenizer_of(const gma_lm *lm) { return lm ? lm->tokenizer : NULL; }
 
 gma_status gma_lm_get_config(const gma_lm *lm, gma_lm_config *config) {
     if (!lm || !config) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is NULL", lm ? "config" : "lm");

@@ -9,6 +9,7 @@
 struct gma_lm {
     gmal_layout *layout;
     float *values; /* layout->total */
+    struct gma_tokenizer *tokenizer; /* WORDS, BPE; owned */
 };
 
 /* A model with zero parameters. */

@@ -111,7 +111,7 @@ gma_status gma_eval(const gma_lm *lm, const char *data, const gma_eval_options *
     gmal_evaluator e;
     gma_status s = check(&o, c);
     if (s != GMA_OK) return s;
-    s = gmal_tokens_open(data, c->tokenizer == GMA_LM_TOKENIZER_BYTES ? 1 : 2, c->vocab, &tokens);
+    s = gmal_tokens_open_for(data, c->tokenizer == GMA_LM_TOKENIZER_BYTES ? 1 : 2, c->vocab, lm->tokenizer, &tokens);
     if (s != GMA_OK) return s;
     const int64_t window = o.context ? o.context : c->context;
     gmal_span all = {&tokens, 0, tokens.count}, train, val;
@@ -126,6 +126,11 @@ gma_status gma_eval(const gma_lm *lm, const char *data, const gma_eval_options *
         s = gmal_evaluate(&e, lm->values, NULL, NULL, &result->loss);
         result->windows = e.windows;
         result->tokens = e.windows * window;
+        if (lm->tokenizer || c->tokenizer == GMA_LM_TOKENIZER_BYTES)
+            gmal_count_text(&tokens, lm->tokenizer, span.begin + 1, span.begin + 1 + result->tokens, &result->text_bytes,
+                            &result->text_words);
+        else
+            result->text_bytes = result->text_words = 0;
         gmal_evaluator_destroy(&e);
     }
     gmal_threads_leave(t);
@@ -135,6 +140,9 @@ gma_status gma_eval(const gma_lm *lm, const char *data, const gma_eval_options *
     if (s != GMA_OK) return s;
     result->bits_per_token = result->loss / log(2.0);
     result->perplexity = exp(result->loss);
+    const double total = result->loss * (double)result->tokens;
+    result->bits_per_byte = result->text_bytes ? total / (double)result->text_bytes / log(2.0) : NAN;
+    result->word_perplexity = result->text_words ? exp(total / (double)result->text_words) : NAN;
     result->seconds = now() - start;
     return GMA_OK;
 }
@@ -144,7 +152,7 @@ gma_status gma_ngram_loss(const char *data, double val_fraction, int order, doub
     if (!data || !nats) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_ngram_loss: a pointer is NULL");
     if (!(val_fraction > 0 && val_fraction < 1))
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "val_fraction must lie between 0 and 1, not %g", val_fraction);
-    gma_status s = gmal_tokens_open(data, 1, 256, &tokens);
+    gma_status s = gmal_tokens_open_for(data, 1, 256, NULL, &tokens);
     if (s != GMA_OK) return s;
     gmal_span train, val;
     gmal_split(&tokens, val_fraction, 1, &train, &val);

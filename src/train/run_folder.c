@@ -82,7 +82,8 @@ int gmal_run_exists(const gmal_run_folder *run) {
 
 /* A file we write into a checkpoint folder, or ".<its name>.tmp-...", which a kill left. */
 static int is_checkpoint_file(const char *name) {
-    static const char *const files[] = {"config.json", "model.safetensors", "optimizer.safetensors", "trainer.json"};
+    static const char *const files[] = {"config.json", "model.safetensors", "optimizer.safetensors", "trainer.json",
+                                        "vocab.txt",   "vocab.bpe",         "encoder.json"};
     static const char mark[] = ".tmp-";
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         const size_t n = strlen(files[i]);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/token_file.h"
 #include "models/model.h"
 
 typedef struct row {
@@ -18,9 +19,9 @@ typedef struct row {
     {group, {#name, GMAL_FIELD_##type, offsetof(gma_settings, name), min, max, hint, help}, def, once}
 
 static const row rows[] = {
-    F("Data", TEXT, data, "", 0, 0, "FILE", "what to train on: any text or binary file", 0),
+    F("Data", TEXT, data, "", 0, 0, "FILE", "what to train on: any text or binary file, or a token file of gma data", 0),
     F("Data", TEXT, val_data, "", 0, 0, "FILE", "validate on this file instead of the end of the data", 0),
-    F("Data", CHOICE, tokens, "bytes", 0, 0, "bytes|u16", "what the files hold: bytes, or 16-bit little-endian ids", 0),
+    F("Data", CHOICE, tokens, "bytes", 0, 0, "bytes|u16|file", "what the files hold: bytes, 16-bit little-endian ids, or (a token file) what it says itself", 0),
     F("Data", REAL, val_fraction, "0.1", 0, 0.9, "X", "part of the data, at its end, kept for validation", 0),
     F("Training", INT, steps, "2000", 1, 1e12, "N", "optimizer steps; the learning rate falls over them", 0),
     F("Training", INT, batch, "12", 1, 1 << 20, "N", "sequences in one pass", 0),
@@ -271,9 +272,34 @@ static gma_status check_redraw(const gma_settings *s) {
     return gma_fail(GMA_ERR_INVALID_ARGUMENT, "redraw_every: no layer has random features to draw (mixer performer)");
 }
 
+/* A token file says itself what its ids are and how many there are. */
+static gma_status take_from_token_file(gma_settings *s) {
+    static const int32_t kinds[] = {GMA_LM_TOKENIZER_BYTES, GMA_LM_TOKENIZER_WORDS, GMA_LM_TOKENIZER_BPE,
+                                    GMA_LM_TOKENIZER_NONE}; /* by gma_tokenizer_kind */
+    gma_tokenizer_kind kind;
+    int64_t vocab;
+    const int is = s->data && *s->data && gma_token_file_is(s->data);
+    if (!is && s->tokens != GMAL_TOKENS_FILE) return GMA_OK;
+    if (!is && !(s->data && *s->data)) return GMA_OK; /* gma_train says what is missing */
+    if (s->tokens == GMAL_TOKENS_U16)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: is a token file, so tokens cannot be u16", s->data);
+    gma_status status = gmal_token_file_peek(s->data, &kind, &vocab);
+    if (status != GMA_OK) return status;
+    if (s->model.vocab != 256 && s->model.vocab != vocab)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "vocab is %lld, but %s has a vocabulary of %lld",
+                        (long long)s->model.vocab, s->data, (long long)vocab);
+    s->tokens = GMAL_TOKENS_FILE;
+    s->model.vocab = vocab;
+    s->model.tokenizer = kinds[kind];
+    return GMA_OK;
+}
+
 gma_status gma_settings_resolve(gma_settings *s) {
     if (!s) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
-    s->model.tokenizer = s->tokens == GMAL_TOKENS_BYTES ? GMA_LM_TOKENIZER_BYTES : GMA_LM_TOKENIZER_NONE;
+    if (s->tokens != GMAL_TOKENS_FILE)
+        s->model.tokenizer = s->tokens == GMAL_TOKENS_BYTES ? GMA_LM_TOKENIZER_BYTES : GMA_LM_TOKENIZER_NONE;
+    const gma_status taken = take_from_token_file(s);
+    if (taken != GMA_OK) return taken;
     if (s->resume && s->force) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "resume and force exclude each other");
     if (s->tokens == GMAL_TOKENS_U16 && s->model.vocab > 65536)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "vocab must be at most 65536 for 16-bit ids, not %lld",

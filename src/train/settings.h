@@ -5,7 +5,7 @@
 #include "gma/train.h"
 #include "models/fields.h"
 
-enum { GMAL_TOKENS_BYTES = 0, GMAL_TOKENS_U16 = 1 };
+enum { GMAL_TOKENS_BYTES = 0, GMAL_TOKENS_U16 = 1, GMAL_TOKENS_FILE = 2 };
 
 struct gma_settings {
     gma_lm_config model;

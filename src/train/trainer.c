@@ -7,6 +7,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "data/token_file.h"
 #include "layers/rng.h"
 #include "layers/threads.h"
 #include "train/evaluate.h"
@@ -82,9 +83,11 @@ static gma_status open_data(trainer *t) {
     const int64_t window = s->model.context;
     if (!s->data || !*s->data) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "data: no file was given");
     if (!s->out || !*s->out) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "out: no folder was given");
-    TRY(gmal_tokens_open(s->data, width, s->model.vocab, &t->data));
+    TRY(gmal_tokens_open_for(s->data, width, s->model.vocab, NULL, &t->data));
+    /* What it was made with reads the other file too, and goes into the checkpoints. */
+    const gma_tokenizer *tokenizer = t->data.token_file ? gma_token_file_tokenizer(t->data.token_file) : NULL;
     if (s->val_data && *s->val_data) {
-        TRY(gmal_tokens_open(s->val_data, width, s->model.vocab, &t->val_data));
+        TRY(gmal_tokens_open_for(s->val_data, width, s->model.vocab, tokenizer, &t->val_data));
         t->train = (gmal_span){&t->data, 0, t->data.count};
         t->val = (gmal_span){&t->val_data, 0, t->val_data.count};
         TRY(gmal_need_window(&t->val, window, s->val_data, "it"));
@@ -92,6 +95,16 @@ static gma_status open_data(trainer *t) {
     }
     gmal_split(&t->data, s->val_fraction, window, &t->train, &t->val);
     return gmal_need_window(&t->train, window, s->data, t->val.begin == t->val.end ? "it" : "its training part");
+}
+
+/* The model keeps the tokenizer of its data; one that is resumed has it, and it must be the same. */
+static gma_status give_tokenizer(trainer *t) {
+    const int32_t kind = t->s->model.tokenizer;
+    if (kind != GMA_LM_TOKENIZER_WORDS && kind != GMA_LM_TOKENIZER_BPE) return GMA_OK;
+    const gma_tokenizer *theirs = gma_token_file_tokenizer(t->data.token_file), *ours = gma_lm_tokenizer_of(t->lm);
+    if (!ours) return gma_lm_set_tokenizer(t->lm, gmal_token_file_release_tokenizer(t->data.token_file));
+    if (gma_tokenizer_hash(ours) == gma_tokenizer_hash(theirs)) return GMA_OK;
+    return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: was made by another tokenizer than that of the run to resume", t->s->data);
 }
 
 static gma_status make_model(trainer *t) {
@@ -110,12 +123,14 @@ static gma_status make_model(trainer *t) {
                                                              : "it saved no checkpoint, force starts it anew");
         TRY(gmal_run_check(&t->run));
         TRY(gma_lm_create(&s->model, gmal_key((uint64_t)s->seed, 0), &t->lm));
+        TRY(give_tokenizer(t));
         return gmal_adamw_create(t->lm->layout, &t->opt);
     }
     const int64_t tokens = t->p.train_tokens;
     const uint64_t checksum = t->p.train_checksum;
     TRY(gmal_run_check(&t->run));
     TRY(gmal_run_load_last(&t->run, s, &t->lm, &t->opt, &t->p));
+    TRY(give_tokenizer(t));
     if (t->p.train_tokens != tokens)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: %lld training tokens, the run to resume had %lld", s->data,
                         (long long)tokens, (long long)t->p.train_tokens);
