@@ -32,6 +32,9 @@ int gmal_mixer_shape(const gma_mixer_desc *d, const char *dims, int64_t *shape) 
         case 'M':
             shape[rank] = d->components;
             break;
+        case 'E':
+            shape[rank] = d->heads * d->value_dim;
+            break;
         case 'R':
             shape[rank] = d->routing_dim;
             break;

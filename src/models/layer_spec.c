@@ -50,7 +50,10 @@ static int can(int64_t kind, const option *o) {
     case offsetof(gmal_layer, window):
         return kind == GMA_MIXER_SOFTMAX;
     case offsetof(gmal_layer, components):
-        return gmal_mixer_extent(kind, "KM");
+        return gmal_mixer_has(k, GMA_Q) && gmal_mixer_extent(kind, "KM");
+    case offsetof(gmal_layer, states):
+    case offsetof(gmal_layer, expand):
+        return kind == GMA_MIXER_MAMBA;
     case offsetof(gmal_layer, logit_scale):
         return gmal_mixer_has(k, GMA_LOGIT_SCALE);
     case offsetof(gmal_layer, forget_gate):
@@ -257,6 +260,8 @@ static gma_status settle_options(gma_lm_config *c, gmal_layer *layers) {
     } rows[] = {
         {"components", offsetof(gmal_layer, components), 64, &c->components, NULL},
         {"conv", offsetof(gmal_layer, conv), 4, &c->conv, NULL},
+        {"states", offsetof(gmal_layer, states), 16, &c->states, NULL},
+        {"expand", offsetof(gmal_layer, expand), 2, &c->expand, NULL},
         {"window", offsetof(gmal_layer, window), 0, &c->window, NULL},
         {"logit_scale", offsetof(gmal_layer, logit_scale), 1, NULL, &c->logit_scale},
         {"forget_gate", offsetof(gmal_layer, forget_gate), 1, NULL, &c->forget_gate},
@@ -333,6 +338,8 @@ gma_status gmal_layers_resolve(gma_lm_config *c) {
 void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers) {
     const gmal_layer whole = {
         .window = c->window,
+        .states = c->states,
+        .expand = c->expand,
         .components = c->components,
         .logit_scale = c->logit_scale,
         .forget_gate = c->forget_gate,
@@ -341,7 +348,7 @@ void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers) {
         .rotary = c->positions == GMA_LM_POSITIONS_ROTARY,
     };
     said(c, layers);
-    for (int64_t i = 0; i < c->layers; i++)
+    for (int64_t i = 0; i < c->layers; i++) {
         for (int j = 0; j < OPTIONS; j++) {
             int64_t *x = value_at(&layers[i], &options[j]);
             if (!can(layers[i].mixer, &options[j]))
@@ -349,6 +356,11 @@ void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers) {
             else if (*x < 0)
                 *x = value_of(&whole, &options[j]);
         }
+        if (layers[i].mixer == GMA_MIXER_MAMBA) { /* part of what it is */
+            layers[i].conv = 4;
+            layers[i].output_gate = 1;
+        }
+    }
 }
 
 int gmal_layer_turns(const gmal_layer *layer) { return layer->rotary && layer->mixer != GMA_MIXER_SOFTMAX; }
@@ -360,15 +372,21 @@ gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int 
         return s;
     d->causal = causal;
     d->batch = batch;
-    d->heads = c->heads;
-    d->kv_heads = c->kv_heads;
     d->q_len = q_len;
     d->k_len = k_len;
+    d->eps = c->eps;
+    d->eps_sigma = c->eps_sigma;
+    if (layer->mixer == GMA_MIXER_MAMBA) {
+        d->heads = d->kv_heads = 1;
+        d->value_dim = layer->expand * c->width;
+        d->components = layer->states;
+        return GMA_OK;
+    }
+    d->heads = c->heads;
+    d->kv_heads = c->kv_heads;
     d->routing_dim = c->routing_dim;
     d->value_dim = c->value_dim;
     d->components = layer->components;
-    d->eps = c->eps;
-    d->eps_sigma = c->eps_sigma;
     if (layer->mixer == GMA_MIXER_SOFTMAX) {
         d->window = layer->window;
         d->rotary_base = layer->rotary ? c->rotary_base : 0;

@@ -13,6 +13,8 @@
 #define GMAL_LAYER_OPTIONS(X)                                                                                          \
     X(window, 0, 1 << 24)                                                                                                  \
     X(components, 1, 65536)                                                                                            \
+    X(states, 1, 256)                                                                                                  \
+    X(expand, 1, 16)                                                                                                   \
     X(logit_scale, 0, 1)                                                                                               \
     X(forget_gate, 0, 1)                                                                                               \
     X(output_gate, 0, 1)                                                                                               \

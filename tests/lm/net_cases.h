@@ -30,6 +30,15 @@ static const net_case net_cases[] = {
      "linear:rotary=1:forget_gate=0,gma:components=4:output_gate=0"},
     {"performer and gma", GMA_LM_NORM_LAYER, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_NONE, 1, 0, -1, -1, 0, 1, 0,
      "performer:components=7:conv=3,gma:components=3:logit_scale=1:rotary=1"},
+    {"softmax", GMA_LM_NORM_RMS, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_AUTO, 1, -1, -1, -1, -1, 1, 0, "2xsoftmax"},
+    {"window", GMA_LM_NORM_LAYER, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_LEARNED, 0, 0, 0, 0, 0, 2, 0,
+     "2xsoftmax:window=4"},
+    {"gma and window", GMA_LM_NORM_RMS, GMA_LM_MLP_SWIGLU, GMA_LM_POSITIONS_AUTO, 1, -1, -1, -1, -1, 2, 0.2,
+     "gma:components=3,softmax:window=3"},
+    {"mamba", GMA_LM_NORM_RMS, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_AUTO, 1, -1, -1, -1, -1, 2, 0,
+     "2xmamba:states=3"},
+    {"mamba and window", GMA_LM_NORM_LAYER, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_AUTO, 0, -1, -1, -1, -1, 1, 0.1,
+     "mamba:expand=1,softmax:window=5"},
 };
 enum { NET_CASES = sizeof net_cases / sizeof net_cases[0] };
 

@@ -20,6 +20,10 @@ static const struct {
     {"performer", "--mixer", "performer"},
     {"gma-linear", "--layers", "gma,linear"},
     {"performer-gma", "--layers", "performer:components=8,gma"},
+    {"softmax", "--mixer", "softmax"},
+    {"mamba", "--mixer", "mamba"},
+    {"gma-window", "--layers", "gma,softmax:window=8"},
+    {"mamba-window", "--layers", "mamba,softmax:window=8"},
 };
 enum { TRAINED = sizeof trained / sizeof trained[0] };
 
@@ -67,7 +71,7 @@ static void test_patterns(void **state) {
         {"gma,mamba2", "layers: \"mamba2\": mixer 'mamba2' is unknown"},
         {"gma,linear:components=4", "layers: \"linear:components=4\": the mixer linear has no components"},
         {"linear:logit_scale=1", "the mixer linear has no logit_scale"},
-        {"gma:taps=4", "layers: \"gma:taps=4\": there is no option \"taps\"; there are: window, components"},
+        {"gma:taps=4", "layers: \"gma:taps=4\": there is no option \"taps\"; there are: window, components, states, expand"},
         {"gma:conv", "layers: \"gma:conv\": conv must be a whole number from 0 to 64"},
         {"gma:conv=", "conv must be a whole number"},
         {"gma:conv=65", "conv must be a whole number from 0 to 64"},
@@ -114,6 +118,40 @@ static void test_whole_model_options(void **state) {
     c.logit_scale = -1;
     c.components = 8;
     TST_ERROR(gma_lm_config_resolve(&c), GMA_ERR_INVALID_ARGUMENT, "components: no layer can honour it");
+    /* Order: softmax knows none of its own. */
+    c = with("2xsoftmax");
+    TST_OK(gma_lm_config_resolve(&c));
+    assert_int_equal(c.positions, GMA_LM_POSITIONS_ROTARY);
+    c = with("gma,softmax:window=9,softmax:rotary=0");
+    TST_OK(gma_lm_config_resolve(&c));
+    assert_int_equal(c.positions, GMA_LM_POSITIONS_NONE);
+    assert_string_equal(c.pattern, "gma,softmax:window=9:rotary=1,softmax:rotary=0");
+    expect_layer(&c, 1, "softmax:window=9:output_gate=1:conv=4:rotary=1");
+    c = with("mamba,softmax");
+    c.window = 7;
+    TST_OK(gma_lm_config_resolve(&c));
+    assert_int_equal(c.positions, GMA_LM_POSITIONS_ROTARY);
+    expect_layer(&c, 0, "mamba:states=16:expand=2");
+    expect_layer(&c, 1, "softmax:window=7:output_gate=1:conv=4:rotary=1");
+    c = with("softmax");
+    c.routing_dim = 3;
+    TST_ERROR(gma_lm_config_resolve(&c), GMA_ERR_INVALID_ARGUMENT, "layer 1 (softmax): routing_dim (3) must be even");
+    c = with("gma,linformer");
+    TST_ERROR(gma_lm_config_resolve(&c), GMA_ERR_INVALID_ARGUMENT, "layer 2 (linformer): ");
+    static const struct {
+        const char *pattern, *says;
+    } bad[] = {{"softmax:forget_gate=1", "the mixer softmax has no forget_gate"},
+               {"softmax:components=4", "the mixer softmax has no components"},
+               {"softmax:logit_scale=1", "the mixer softmax has no logit_scale"},
+               {"gma:window=4", "the mixer gma has no window"},
+               {"mamba:conv=3", "the mixer mamba has no conv"},
+               {"mamba:rotary=1", "the mixer mamba has no rotary"},
+               {"mamba:components=3", "the mixer mamba has no components"},
+               {"gma:states=3", "the mixer gma has no states"}};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        c = with(bad[i].pattern);
+        TST_ERROR(gma_lm_config_resolve(&c), GMA_ERR_INVALID_ARGUMENT, bad[i].says);
+    }
     c = with("linear,gma");
     c.components = 8;
     c.logit_scale = 1;
