@@ -11,7 +11,7 @@
 const gmal_field gmal_model_fields[] = {
     F(LAYERS, layers, 1, 1000, "N|PATTERN",
       "how many, or the mixer of each: gma,gma,softmax:window=128; 3xgma stands for gma,gma,gma"),
-    F(MIXER, mixer, 0, 0, "NAME", "the sequence mixer of every layer"),
+    F(MIXER, mixer, 0, 0, "NAME", "the sequence mixer of every layer: gma, linear, performer, softmax, mamba"),
     F(INT, width, 1, 1 << 20, "N", "width of the residual stream"),
     F(INT, heads, 1, 4096, "N", "query heads"),
     F(INT, kv_heads, 0, 4096, "N", "key and value heads, a divisor of heads; 0 = heads"),
