@@ -30,6 +30,7 @@ int gmal_mixer_shape(const gma_mixer_desc *d, const char *dims, int64_t *shape) 
             break;
         case 'K':
         case 'M':
+        case 'P':
             shape[rank] = d->components;
             break;
         case 'E':

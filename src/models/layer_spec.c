@@ -50,7 +50,7 @@ static int can(int64_t kind, const option *o) {
     case offsetof(gmal_layer, window):
         return kind == GMA_MIXER_SOFTMAX;
     case offsetof(gmal_layer, components):
-        return gmal_mixer_has(k, GMA_Q) && gmal_mixer_extent(kind, "KM");
+        return gmal_mixer_has(k, GMA_Q) && gmal_mixer_extent(kind, "KMP");
     case offsetof(gmal_layer, states):
     case offsetof(gmal_layer, expand):
         return kind == GMA_MIXER_MAMBA;

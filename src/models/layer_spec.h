@@ -49,7 +49,7 @@ int gmal_layer_turns(const gmal_layer *layer);
 gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int causal, int64_t batch, int64_t q_len,
                            int64_t k_len, gma_mixer_desc *d);
 
-/* 1 when the mixer's parameters (role PARAM) have an extent of that letter, "KM": components. */
+/* 1 when the mixer's parameters (role PARAM) have an extent of one of these letters; "KMP": components. */
 int gmal_mixer_extent(int64_t kind, const char *letters);
 
 #endif
