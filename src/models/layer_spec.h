@@ -28,6 +28,26 @@ typedef struct gmal_layer {
 #undef X
 } gmal_layer;
 
+typedef struct gmal_layer_option {
+    const char *name;
+    size_t offset; /* in gmal_layer */
+    int64_t least, most;
+} gmal_layer_option;
+
+enum { GMAL_LAYER_OPTION_COUNT = sizeof(gmal_layer) / sizeof(int64_t) - 1, GMAL_LAYER_TEXT = 200 };
+extern const gmal_layer_option gmal_layer_options[];
+
+int64_t *gmal_layer_value(gmal_layer *layer, const gmal_layer_option *option);
+
+/* 1 when the mixer can honour the option at that offset. */
+int gmal_layer_can(int64_t kind, size_t offset);
+
+/* A layer of that mixer with every option left open (-1). */
+void gmal_layer_open(gmal_layer *layer, int64_t kind);
+
+/* The mixer's name, "?" for none. */
+const char *gmal_kind_name(int64_t kind);
+
 /* How many layers the pattern names, and when `layers` is not NULL (room for as many) what it says of each. The error
  * names the item. */
 gma_status gmal_pattern_parse(const char *pattern, gmal_layer *layers, int64_t *count);
