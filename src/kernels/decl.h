@@ -38,6 +38,10 @@ void GMAI_K(step_softmax)(float *logits, int kp);
 void GMAI_K(step_exp)(float *logits, int kp, float shift);
 void GMAI_K(step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld);
 void GMAI_K(step_read)(const float *s, const float *g, int k, int ld, float *y);
+void GMAI_K(scan_prepare)(const gmai_scan *s);
+void GMAI_K(scan_forward)(const gmai_scan *s, float *h, float *y);
+void GMAI_K(scan_backward)(const gmai_scan *s, const float *dy, const float *h, float *dh, float *work, float *gu,
+                           float *graw, float *db, float *dc, float *da, float *dd, float *dbias);
 unsigned GMAI_K(flush_on)(void);
 void GMAI_K(flush_restore)(unsigned before);
 

@@ -33,6 +33,9 @@ const gmai_kernels GMAI_K(kernels) = {
     .step_exp = GMAI_K(step_exp),
     .step_update = GMAI_K(step_update),
     .step_read = GMAI_K(step_read),
+    .scan_prepare = GMAI_K(scan_prepare),
+    .scan_forward = GMAI_K(scan_forward),
+    .scan_backward = GMAI_K(scan_backward),
     .flush_on = GMAI_K(flush_on),
     .flush_restore = GMAI_K(flush_restore),
 };
