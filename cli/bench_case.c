@@ -1,6 +1,7 @@
 /* The tensors of a measurement, made from the mixer's own table of slots, and the call that is timed. */
 #include "cli/bench.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +49,9 @@ static float value_of(int32_t slot, const bench_shape *s, uint64_t *seed) {
         return (float)s->length / (float)s->components * 0.1f * x;
     case GMA_DELTA:
         return -4.0f + x; /* steps near 0.02, as a trained model starts with */
+    case GMA_PROJ_K:
+    case GMA_PROJ_V:
+        return x / sqrtf((float)s->length);
     case GMA_SSM_A:
         return -1.0f - 4.0f * positive;
     default:
@@ -129,6 +133,9 @@ static gma_status make(const gma_slot_info *info, const bench_shape *s, uint64_t
         }
     }
     *out = gma_tensor_of(data, dtype, rank, n[0], n[1], n[2], n[3]);
+    if (info->slot == GMA_FEATURES && fill && count > 0) {
+        return gma_performer_features(1, n[0], n[1], data);
+    }
     return GMA_OK;
 }
 
@@ -297,6 +304,13 @@ static double scan_flops(const bench_shape *s) {
     return tokens * (double)(s->heads * s->dim) * MAMBA_STATES * (s->pass == BENCH_FORWARD_BACKWARD ? 6 + 20 : 6);
 }
 
+/* linformer: k' and v' (2PR + 2PD a key), logits and o (as much a query); backward the same twice more, and logits again. */
+static double projection_flops(const bench_shape *s) {
+    const double tokens = (double)s->batch * (double)s->length, pd = (double)s->components * (double)s->dim;
+    const int backward = s->pass == BENCH_FORWARD_BACKWARD;
+    return tokens * ((double)s->kv_heads * (backward ? 12 : 4) * pd + (double)s->heads * (backward ? 14 : 4) * pd);
+}
+
 /* Useful work of a token, K components, widths R and D; half of the logits belongs to the query, half to the key.
  *   forward    query 4KR + 2KD    key 4KR + 2KD     logits: 2 FMA a term; reading S, writing S
  *   backward   query 12KR + 4KD   key 12KR + 6KD    logits again, dx, parameters; five products with the state
@@ -305,6 +319,9 @@ static double scan_flops(const bench_shape *s) {
 double bench_useful_flops(const bench_shape *s) {
     if (has_slot(s->kind, GMA_SSM_A)) {
         return scan_flops(s);
+    }
+    if (has_slot(s->kind, GMA_PROJ_K)) {
+        return projection_flops(s);
     }
     const int mixture = has_slot(s->kind, GMA_MU), products = has_slot(s->kind, GMA_FEATURES);
     const double features = (double)(counts_components(s->kind) ? s->components : s->dim);

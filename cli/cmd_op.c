@@ -195,7 +195,7 @@ int gma_cmd_op(int argc, char **argv) {
                  "OUT gets o, out_S, out_Z and what the options add. That is for gma; linear needs no\n"
                  "parameters (states have R rows), performer needs features (M,R) (states have M rows).\n"
                  "mamba: u delta A B C D delta_bias and, where wanted, state_h cu_seqlens grad_y grad_out_h; gives y\n"
-                 "and out_h.",
+                 "and out_h. linformer: q k v proj_k proj_v (P,Nk) or (H,P,Nk) and, where wanted, key_mask grad_o.",
     };
     const char *operands[2];
     int count;

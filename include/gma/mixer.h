@@ -252,6 +252,15 @@ GMA_API gma_status gma_mixer_state_export(const gma_mixer *mixer, const void *st
 GMA_API gma_status gma_mixer_naive_forward(const gma_mixer *mixer, const gma_arg *args, int count);
 GMA_API gma_status gma_mixer_naive_backward(const gma_mixer *mixer, const gma_arg *args, int count);
 
+/* ---- Performer's features ---------------------------------------------------------------------------- */
+
+/** gma_performer_features() - orthogonal random features for GMA_FEATURES: w (count, width) = (M,R), dense. In blocks of at most
+ *  R rows that are orthogonal to each other; each row's length is that of an independent normal vector, so a row alone
+ *  is N(0, I). The same seed gives the same bits on every machine; features are redrawn by another seed, and a model must keep
+ *  those it was trained with. Source: Choromanski et al. 2021. Allocates one block while it runs.
+ *  Errors: INVALID_ARGUMENT for count or width < 1, or beyond 2^15 (width) and 2^40 (product); OUT_OF_MEMORY. */
+GMA_API gma_status gma_performer_features(uint64_t seed, int64_t count, int64_t width, float *w);
+
 #ifdef __cplusplus
 }
 #endif

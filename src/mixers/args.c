@@ -224,6 +224,9 @@ gma_status gmai_args_check(const gma_mixer *m, gmai_call_kind call, const gma_ar
         if (info && info->role != GMA_ROLE_OUTPUT && !gmai_present(&a->t[slot]))
             s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is asked for, but there is no %s", gma_slot_name(GMA_GRAD(slot)),
                          gma_slot_name(slot));
+        else if (info && gmai_present(&a->t[slot]) && a->t[slot].rank != a->grad[slot].rank)
+            s = gma_fail(GMA_ERR_SHAPE, "%s has %d dimensions; %s has %d", gma_slot_name(GMA_GRAD(slot)),
+                         (int)a->grad[slot].rank, gma_slot_name(slot), (int)a->t[slot].rank);
     }
     return s;
 }

@@ -25,6 +25,7 @@ static const struct {
     {0, 2, 4, 2, 100, 40, 7, 5, 6, -1, TST_MASK},
     {0, 1, 2, 2, 200, 333, 33, 17, 19, -1, 0},
     {1, 1, 3, 3, 333, 333, 16, 16, 33, -1, TST_STATE | TST_GRAD_STATE},
+    {0, 2, 4, 2, 70, 100, 7, 5, 6, -1, TST_MASK | TST_PER_HEAD},
     {1, 3, 1, 1, 129, 129, 5, 3, 64, -1, TST_MASK | TST_STATE | TST_GRAD_STATE},
     {1, 1, 2, 2, 150, 150, 9, 5, 6, 6, TST_STATE | TST_MASK | TST_GRAD_STATE},
     {0, 1, 2, 2, 150, 150, 9, 5, 6, 6, TST_MASK},

@@ -81,6 +81,7 @@ static const struct {
     {"grouped heads, bidirectional", 0, 1, 4, 2, 4, 5, 3, 2, 2, -1, TST_SCALE | TST_STATE | TST_GRAD_STATE},
     {"masked", 1, 2, 2, 2, 6, 6, 3, 2, 2, -1, TST_MASK | TST_DECAY},
     {"masked, bidirectional", 0, 2, 2, 2, 4, 6, 3, 2, 2, -1, TST_MASK | TST_GRAD_STATE},
+    {"per head", 0, 2, 4, 2, 4, 6, 3, 2, 2, -1, TST_MASK | TST_PER_HEAD},
     {"state and everything", 1, 2, 4, 2, 4, 6, 3, 2, 3, -1,
      TST_MASK | TST_STATE | TST_DECAY | TST_SCALE | TST_GRAD_STATE},
     {"packed", 0, 1, 2, 2, 7, 7, 3, 2, 2, 4, 0},
@@ -90,6 +91,8 @@ static const struct {
     {"packed, causal, states", 1, 1, 2, 2, 7, 7, 3, 2, 2, 4, TST_STATE | TST_GRAD_STATE},
     {"long enough for blocks", 1, 1, 1, 1, 21, 21, 2, 1, 1, -1, TST_DECAY | TST_STATE | TST_GRAD_STATE},
 };
+
+enum { EVERYTHING = 10 }; /* the row "state and everything" */
 
 static gma_mixer_desc desc_of(size_t row) {
     gma_mixer_desc d = tst_desc(rows[row].causal, rows[row].B, rows[row].Hq, rows[row].H, rows[row].Nq, rows[row].Nk,
@@ -131,7 +134,7 @@ static void differences_agree(void **state) {
 static void removed_and_forgotten(void **state) {
     (void)state;
     tst_rng rng = tst_rng_start("test_gradient_naive");
-    tst_problem p = problem_of(9, &rng);
+    tst_problem p = problem_of(EVERYTHING, &rng);
     p.in[GMA_LOG_DECAY].x[2] = -INFINITY;
     if (p.in[GMA_ALPHA].x)
         p.in[GMA_ALPHA].x[1] = -INFINITY;
@@ -155,7 +158,7 @@ static void removed_and_forgotten(void **state) {
 static void wrong_gradient_is_refused(void **state) {
     (void)state;
     tst_rng rng = tst_rng_start("test_gradient_naive");
-    size_t row = 9;
+    size_t row = EVERYTHING;
     for (gma_mixer_desc d = desc_of(row); !tst_fits(&d); d = desc_of(row))
         row = (row + 1) % (sizeof rows / sizeof *rows);
     tst_problem p = problem_of(row, &rng);

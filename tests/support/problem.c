@@ -50,17 +50,19 @@ static int64_t extent(const gma_mixer_desc *d, char letter) {
     }
 }
 
-tst_array tst_array_of(const gma_mixer_desc *desc, int slot) {
+static tst_array array_of(const gma_mixer_desc *desc, int slot, int most) {
     const gma_slot_info *info = tst_slot_info(desc, slot);
     tst_array a = {NULL, 1, 0, {0}};
     if (!info)
         tst_fail("this mixer has no slot %d", slot);
-    for (const char *c = gma_slot_dims(info, -1); *c; c++) {
+    for (const char *c = gma_slot_dims(info, most ? (int)strlen(info->dims) - 1 : -1); *c; c++) {
         a.shape[a.rank] = extent(desc, *c);
         a.n *= a.shape[a.rank++];
     }
     return tst_array_like(&a);
 }
+
+tst_array tst_array_of(const gma_mixer_desc *desc, int slot) { return array_of(desc, slot, 0); }
 
 int tst_token_dim(const gma_mixer_desc *desc, int slot) {
     const char *dims = gma_slot_dims(tst_slot_info(desc, slot), -1), *at = strpbrk(dims, "qk");
@@ -181,6 +183,9 @@ static double draw(int slot, double width, tst_rng *rng) {
         return tst_uniform(rng) < 0.7;
     case GMA_SSM_A: /* decays of every strength */
         return -0.05 - 2 * fabs(tst_normal(rng));
+    case GMA_PROJ_K:
+    case GMA_PROJ_V:
+        return 0.2 * tst_normal(rng);
     case GMA_DELTA:
         return -1 + tst_normal(rng);
     default:
@@ -240,6 +245,10 @@ tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, un
             add_if_known(&p, optional[i].slot);
     }
     for (int slot = 0; slot < TST_SLOTS; slot++) {
+        if ((extras & TST_PER_HEAD) && p.in[slot].x && tst_slot_info(desc, slot)->dims[0] == '?') {
+            tst_array_free(&p.in[slot]);
+            p.in[slot] = array_of(desc, slot, 1);
+        }
         if (p.in[slot].x && slot != GMA_CU_SEQLENS)
             add_random(&p.in[slot], slot, (double)desc->routing_dim, rng);
     }

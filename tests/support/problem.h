@@ -75,10 +75,11 @@ gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq
 /* 1 when the mixer takes that descriptor; 0 when it refuses it, which must be INVALID_ARGUMENT and name the mixer. */
 int tst_fits(const gma_mixer_desc *desc);
 
-enum { TST_MASK = 1, TST_STATE = 2, TST_DECAY = 4, TST_SCALE = 8, TST_GRAD_STATE = 16, TST_BACKWARD = 32 };
+enum { TST_MASK = 1, TST_STATE = 2, TST_DECAY = 4, TST_SCALE = 8, TST_GRAD_STATE = 16, TST_BACKWARD = 32, TST_PER_HEAD = 64 };
 
 /* Random problem of that shape; every value is exact in f32. cu: desc.segments + 1 offsets, or NULL.
- * extras: TST_MASK (about 3 of 10 keys masked), ... which optional tensors it has, where the mixer has such. */
+ * extras: TST_MASK (about 3 of 10 keys masked), ... which optional tensors it has, where the mixer has such;
+ * TST_PER_HEAD: with the extents that may be left out. */
 tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, unsigned extras, tst_rng *rng);
 
 /* All present tensors zero, alpha, mu, omega of config A of the cases when K = 2 (mu = -1, 1, sigma2 = 1), else mu = 0.
