@@ -27,7 +27,7 @@
  * Two mixers are of another kind; their READMEs (src/mixers/<name>/) have the formulas in full:
  *
  *   linformer   k' = proj_k k,  v' = proj_v v  along the sequence (P rows instead of Nk; P = components),
- *               o_i = softmax_p(q_i . k'_p / sqrt R) v'.  A masked key counts as a row of zeros. Bidirectional only;
+ *               o_i = softmax_p(scale q_i . k'_p) v'.  A masked key counts as a row of zeros. Bidirectional only;
  *               no packed sequences, no states, no steps: asked for, they are errors.
  *   mamba       delta <- softplus(delta + delta_bias);  h_t = exp(delta_t A) h_(t-1) + delta_t B_t u_t;
  *               y_t = C_t . h_t + D u_t, for each of E = heads x value_dim channels a state h of S = components numbers.
@@ -176,7 +176,7 @@ typedef struct gma_mixer_desc {
     double eps; /* > 0 (at least 1.2e-38, the smallest normal f32); default 1e-6 */
     double eps_sigma; /* likewise; default 1e-4 */
     /* Options of some mixers only; one that a mixer does not have must keep its default 0. */
-    double scale; /* softmax: factor of the logits, > 0; 0 = 1/sqrt(R) */
+    double scale; /* softmax, linformer: factor of the logits, > 0; 0 = 1/sqrt(R) */
     double rotary_base; /* softmax: rotary positions with this base, > 1 (10000 is usual); 0 = none. R must be even */
     int64_t window; /* softmax, causal: query i sees keys i - window < j <= i; 0 = all before it */
     int64_t cache_len; /* softmax without a window: how many tokens a decoding state has room for; 0 = no decoding */

@@ -51,7 +51,7 @@ void gmai_linformer_plan_make(const gma_mixer_desc *d, gmai_linformer_plan *p)
     p->rp = (int)gmai_pad(p->r);
     p->d = (int)d->value_dim;
     p->dp = (int)gmai_pad(p->d);
-    p->scale = (float)(1.0 / sqrt((double)p->r));
+    p->scale = (float)(d->scale > 0.0 ? d->scale : 1.0 / sqrt((double)p->r));
     p->heads = p->batch * p->h;
     p->summary = (size_t)p->p * (size_t)(p->rp + p->dp);
     p->parts = p->heads > 0 && p->heads < 32 ? (32 + p->heads - 1) / p->heads : 1;
@@ -222,6 +222,7 @@ const gmai_mixer_ops gmai_mixer_linformer = {
     .name = "linformer",
     .slots = slots,
     .slot_count = (int)(sizeof slots / sizeof slots[0]),
+    .options = GMAI_HAS_SCALE,
     .check = check,
     .sizes = sizes,
     .forward = forward,

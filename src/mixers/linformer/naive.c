@@ -114,7 +114,7 @@ typedef struct sums {
 static gma_status each_head(const gma_mixer *m, const gmai_args *a, void (*query)(head *, int64_t, int64_t, void *),
                             const sums *to) {
     head s = {.m = m, .a = a, .P = m->d.components, .R = m->d.routing_dim, .D = m->d.value_dim, .Nk = m->d.k_len};
-    s.scale = 1 / sqrt((double)s.R);
+    s.scale = m->d.scale > 0 ? m->d.scale : 1 / sqrt((double)s.R);
     double **memory[] = {&s.k, &s.dk, &s.v, &s.dv, &s.phi, &s.dphi};
     gma_status status = GMA_OK;
     for (int i = 0; i < 6; i++) {
