@@ -38,6 +38,9 @@ void GMAI_K(step_softmax)(float *logits, int kp);
 void GMAI_K(step_exp)(float *logits, int kp, float shift);
 void GMAI_K(step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld);
 void GMAI_K(step_read)(const float *s, const float *g, int k, int ld, float *y);
+int GMAI_K(tile_softmax)(float *s, int rows, int nvec, float *top, float *sum, float *factor);
+void GMAI_K(tile_backward)(float *s, float *dp, int rows, int nvec, const float *lse, const float *minus_delta);
+void GMAI_K(rotate)(float *rows, int ld, int n, int half, const float *base, const float *offset, int ldo, float sign);
 unsigned GMAI_K(flush_on)(void);
 void GMAI_K(flush_restore)(unsigned before);
 

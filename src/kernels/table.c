@@ -33,6 +33,9 @@ const gmai_kernels GMAI_K(kernels) = {
     .step_exp = GMAI_K(step_exp),
     .step_update = GMAI_K(step_update),
     .step_read = GMAI_K(step_read),
+    .tile_softmax = GMAI_K(tile_softmax),
+    .tile_backward = GMAI_K(tile_backward),
+    .rotate = GMAI_K(rotate),
     .flush_on = GMAI_K(flush_on),
     .flush_restore = GMAI_K(flush_restore),
 };

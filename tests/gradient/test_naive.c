@@ -119,6 +119,7 @@ static void differences_agree(void **state) {
 /* A removed component, and a past that is forgotten in the middle: differences of what is left. */
 static void removed_and_forgotten(void **state) {
     (void)state;
+    TST_NEEDS(GMA_LOG_DECAY);
     tst_rng rng = tst_rng_start("test_gradient_naive");
     tst_problem p = problem_of(9, &rng);
     p.in[GMA_LOG_DECAY].x[2] = -INFINITY;
@@ -140,6 +141,28 @@ static void removed_and_forgotten(void **state) {
     tst_problem_free(&p);
 }
 
+/* Window, rotary positions and scale of softmax attention. */
+static void options_of_softmax(void **state) {
+    (void)state;
+    if (tst_mixer != GMA_MIXER_SOFTMAX)
+        skip();
+    static const int64_t cu[] = {0, 3, 3, 6, 7};
+    tst_rng rng = tst_rng_start("test_gradient_naive");
+    int ok = 1;
+    for (int variant = 0; variant < 6; variant++) {
+        const int packed = variant == 5;
+        gma_mixer_desc d = tst_desc(variant != 4, packed ? 1 : 2, 4, 2, 7, packed || variant == 4 ? 7 : 5 + variant, 1, 4, 3);
+        d.window = variant % 2 ? 3 : 0;
+        d.rotary_base = 10;
+        d.scale = variant % 3 ? 0 : 0.7;
+        d.segments = packed ? 4 : -1;
+        tst_problem p = tst_problem_random(&d, packed ? cu : NULL, TST_MASK | TST_BACKWARD, &rng);
+        ok &= agrees(&p, 0, "options of softmax");
+        tst_problem_free(&p);
+    }
+    assert_true(ok);
+}
+
 /* The test itself: each gradient, slightly wrong, must be refused. */
 static void wrong_gradient_is_refused(void **state) {
     (void)state;
@@ -158,7 +181,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(differences_agree),
         cmocka_unit_test(removed_and_forgotten),
+        cmocka_unit_test(options_of_softmax),
         cmocka_unit_test(wrong_gradient_is_refused),
     };
-    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
+    return tst_for_mixers(tests, sizeof tests / sizeof *tests);
 }

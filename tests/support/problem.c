@@ -82,6 +82,17 @@ void tst_array_free(tst_array *a) {
 
 gma_mixer_kind tst_mixer = GMA_MIXER_GMA;
 
+/* Does a tensor of the mixer have K components or M features? */
+static int counts_components(void) {
+    int count = 0;
+    const gma_slot_info *table = gma_mixer_slots(tst_mixer, &count);
+    for (int i = 0; i < count; i++) {
+        if (strpbrk(table[i].dims, "KM"))
+            return 1;
+    }
+    return 0;
+}
+
 gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq, int64_t Nk, int64_t K, int64_t R,
                         int64_t D) {
     gma_mixer_desc d;
@@ -92,7 +103,7 @@ gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq
     d.kv_heads = H;
     d.q_len = Nq;
     d.k_len = Nk;
-    d.components = tst_mixer == GMA_MIXER_LINEAR ? R : K;
+    d.components = tst_mixer == GMA_MIXER_LINEAR ? R : counts_components() ? K : 0;
     d.routing_dim = R;
     d.value_dim = D;
     return d;
@@ -171,18 +182,14 @@ tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, un
     tst_problem p;
     memset(&p, 0, sizeof p);
     p.desc = *desc;
-    p.out_state = 1;
+    p.out_state = tst_slot_info(desc, GMA_OUT_S) != NULL;
     add_required(&p, cu);
-    if (extras & TST_MASK)
-        tst_add(&p, GMA_KEY_MASK);
-    if (extras & TST_STATE) {
-        tst_add(&p, GMA_STATE_S);
-        tst_add(&p, GMA_STATE_Z);
+    static const struct { unsigned extra; int slot; } optional[] = {{TST_MASK, GMA_KEY_MASK}, {TST_STATE, GMA_STATE_S},
+        {TST_STATE, GMA_STATE_Z}, {TST_DECAY, GMA_LOG_DECAY}, {TST_SCALE, GMA_LOGIT_SCALE}};
+    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++) {
+        if ((extras & optional[i].extra) && tst_slot_info(desc, optional[i].slot))
+            tst_add(&p, optional[i].slot);
     }
-    if (extras & TST_DECAY)
-        tst_add(&p, GMA_LOG_DECAY);
-    if ((extras & TST_SCALE) && tst_slot_info(desc, GMA_LOGIT_SCALE))
-        tst_add(&p, GMA_LOGIT_SCALE);
     for (int slot = 0; slot < TST_SLOTS; slot++) {
         if (p.in[slot].x && slot != GMA_CU_SEQLENS)
             add_random(&p.in[slot], slot, (double)desc->routing_dim, rng);
@@ -192,7 +199,7 @@ tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, un
         tst_add_up(&p, GMA_O);
         add_random(&p.up[GMA_O], GMA_O, 1, rng);
     }
-    if (extras & TST_GRAD_STATE) {
+    if ((extras & TST_GRAD_STATE) && p.out_state) {
         tst_add_up(&p, GMA_OUT_S);
         tst_add_up(&p, GMA_OUT_Z);
         add_random(&p.up[GMA_OUT_S], GMA_OUT_S, 1, rng);
@@ -205,7 +212,7 @@ tst_problem tst_problem_plain(const gma_mixer_desc *desc, const int64_t *cu) {
     tst_problem p;
     memset(&p, 0, sizeof p);
     p.desc = *desc;
-    p.out_state = 1;
+    p.out_state = tst_slot_info(desc, GMA_OUT_S) != NULL;
     add_required(&p, cu);
     const int64_t K = desc->components, R = desc->routing_dim;
     for (int64_t i = 0; i < p.in[GMA_MU].n; i++) {

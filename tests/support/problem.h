@@ -62,18 +62,17 @@ tst_array tst_array_like(const tst_array *a); /* same shape, zeros */
 tst_array tst_array_copy(const tst_array *a);
 void tst_array_free(tst_array *a);
 
-/* The mixer that tst_desc() describes: GMA unless tst_for_linear_mixers() is at work. */
+/* The mixer that tst_desc() describes: GMA unless tst_for_mixers() or tst_for_linear_mixers() is at work. */
 extern gma_mixer_kind tst_mixer;
 
-/* K: components or features; linear takes its R for it. */
+/* K: components or features; linear takes its R for it, a mixer without either 0. */
 gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq, int64_t Nk, int64_t K, int64_t R,
                         int64_t D);
 
 enum { TST_MASK = 1, TST_STATE = 2, TST_DECAY = 4, TST_SCALE = 8, TST_GRAD_STATE = 16, TST_BACKWARD = 32 };
 
 /* Random problem of that shape; every value is exact in f32. cu: desc.segments + 1 offsets, or NULL.
- * extras: TST_MASK (about 3 of 10 keys masked), ... which optional tensors it has (TST_SCALE: where the
- * mixer has one). */
+ * extras: TST_MASK (about 3 of 10 keys masked), ... which optional tensors it has, as far as the mixer knows them. */
 tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, unsigned extras, tst_rng *rng);
 
 /* All present tensors zero, alpha, mu, omega of config A of the cases when K = 2 (mu = -1, 1, sigma2 = 1), else mu = 0.
@@ -95,10 +94,18 @@ void tst_problem_free(tst_problem *p);
 
 /* ---- running ----------------------------------------------------------------------------------------- */
 
-/* Run a group of tests once for every mixer of the manifest that has q k v and a state (S, Z). In main():
- * return tst_for_linear_mixers(tests, n). What holds for GMA alone starts with TST_GMA_ONLY. Returns what failed. */
+/* Run a group of tests once for every mixer of the manifest that has q k v and can be causal; or only for those that have
+ * a state (S, Z) too. In main(): return tst_for_mixers(tests, n). What needs a tensor that some of them lack starts with
+ * TST_NEEDS(GMA_STATE_S), what holds for GMA alone with TST_GMA_ONLY. Returns what failed. */
 struct CMUnitTest;
+int tst_for_mixers(const struct CMUnitTest *tests, size_t n);
 int tst_for_linear_mixers(const struct CMUnitTest *tests, size_t n);
+int tst_has(int slot); /* does the mixer at work know it? */
+#define TST_NEEDS(slot)     \
+    do {                    \
+        if (!tst_has(slot)) \
+            skip();         \
+    } while (0)
 #define TST_GMA_ONLY()                 \
     do {                               \
         if (tst_mixer != GMA_MIXER_GMA) \
@@ -135,7 +142,8 @@ int tst_compare(const tst_result *got, const tst_result *want, double tol_o, dou
 int tst_compare_to_naive(const tst_problem *p, const tst_result *got, const tst_result *want, double tol_o,
                          double tol_grad, const char *what);
 
-/* The forward of a causal problem with Nq = Nk by single steps on a tier: o, out_S, out_Z. */
+/* The forward of a causal problem with Nq = Nk by single steps on a tier: o and, where the mixer has them, out_S and
+ * out_Z. */
 tst_result tst_steps(const tst_problem *p, const tst_engine *e);
 
 #endif
