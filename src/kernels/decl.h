@@ -32,16 +32,21 @@ void GMAI_K(accumulate)(float *hi, float *lo, float factor, const float *x, cons
 void GMAI_K(axpy)(float a, const float *x, float *y, size_t n);
 double GMAI_K(prepare_row)(const float *mu, const float *omega, const float *center, float eps_sigma, float scale,
                            int n, int count, float *w, float *mw, float *dsigma);
-void GMAI_K(step_logits)(const float *x, int r, int kp, const float *w, const float *mw, const float *konst,
+void GMAI_K(step_logits)(const float *x, int rp, int n, int r, int kp, const float *weights, const float *konst,
                          float *logits);
-void GMAI_K(step_softmax)(float *logits, int kp);
+void GMAI_K(step_softmax)(float *logits, int n, int kp);
 void GMAI_K(step_exp)(float *logits, int kp, float shift);
-void GMAI_K(step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld);
+float GMAI_K(step_sums)(const gmai_step_sums *s, float factor, const float *g, const float *v, const float *q,
+                        const float *q_base, float *y);
+void GMAI_K(step_fold)(float *hi, float *lo, float factor, float factor_lo, float *block, size_t n);
 void GMAI_K(step_read)(const float *s, const float *g, int k, int ld, float *y);
 void GMAI_K(scan_prepare)(const gmai_scan *s);
 void GMAI_K(scan_forward)(const gmai_scan *s, float *h, float *y);
 void GMAI_K(scan_backward)(const gmai_scan *s, const float *dy, const float *h, float *dh, float *work, float *gu,
                            float *graw, float *db, float *dc, float *da, float *dd, float *dbias);
+int GMAI_K(tile_softmax)(float *s, int rows, int nvec, float *top, float *sum, float *factor);
+void GMAI_K(tile_backward)(float *s, float *dp, int rows, int nvec, const float *lse, const float *minus_delta);
+void GMAI_K(rotate)(float *rows, int ld, int n, int half, const float *base, const float *offset, int ldo, float sign);
 unsigned GMAI_K(flush_on)(void);
 void GMAI_K(flush_restore)(unsigned before);
 
