@@ -14,6 +14,8 @@ typedef struct bench_shape {
     gma_isa isa;
     bench_pass pass;
     int causal, bf16, decay, scale, threads;
+    int store_scores; /* softmax as "mha" */
+    int decoded; /* a forward whose tokens may also be decoded one by one */
     int64_t batch, heads, kv_heads, dim, components;
     int64_t length; /* tokens of a call; of decode the position it starts from */
 } bench_shape;

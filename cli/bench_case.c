@@ -108,6 +108,10 @@ static int counts_components(gma_mixer_kind kind) {
     return 0;
 }
 
+/* Decoding whose state is the keys and values so far. */
+static int keeps_keys(gma_mixer_kind kind) { return kind == GMA_MIXER_SOFTMAX; }
+static int has_cache(const bench_shape *s) { return s->pass == BENCH_DECODE && keeps_keys(s->kind); }
+
 static gma_status make(const gma_slot_info *info, const bench_shape *s, uint64_t seed, int fill, gma_tensor *out) {
     int64_t n[GMA_MAX_RANK] = {1, 1, 1, 1}, count = 1;
     const char *dims = gma_slot_dims(info, -1);
@@ -206,6 +210,38 @@ static int decode_args(const bench_case *c, int prepare, gma_arg *args) {
     return count;
 }
 
+/* The state after `length` tokens. The mixer that makes it differs in k_len only, so the state serves both. */
+static gma_status fill_cache(bench_case *c) {
+    int slots;
+    const gma_slot_info *info = gma_mixer_slots(c->shape.kind, &slots);
+    bench_shape whole = c->shape;
+    whole.pass = BENCH_FORWARD;
+    gma_mixer_desc d;
+    gma_mixer *m = NULL;
+    gma_arg args[2];
+    int count = 0;
+    gma_status status = gma_mixer_get_desc(c->mixer, &d);
+    d.k_len = c->shape.length;
+    if (status == GMA_OK) {
+        status = gma_mixer_create(&d, &m);
+    }
+    for (int i = 0; i < slots && status == GMA_OK; i++) {
+        if (info[i].slot == GMA_K || info[i].slot == GMA_V) {
+            args[count] = (gma_arg){.slot = info[i].slot};
+            status = make(&info[i], &whole, (uint64_t)info[i].slot, 1, &args[count].tensor);
+            count += status == GMA_OK;
+        }
+    }
+    if (status == GMA_OK) {
+        status = gma_mixer_state_init(m, args, count, c->state);
+    }
+    for (int i = 0; i < count; i++) {
+        free(args[i].tensor.data);
+    }
+    gma_mixer_destroy(m);
+    return status;
+}
+
 static gma_status make_work(bench_case *c) {
     gma_mixer_size size = {.struct_size = sizeof size};
     gma_status status = gma_mixer_sizes(c->mixer, c->shape.threads, &size);
@@ -215,7 +251,14 @@ static gma_status make_work(bench_case *c) {
     if (c->shape.pass == BENCH_DECODE) {
         gma_arg args[BENCH_MAX_ARGS];
         c->state_bytes = size.state;
+        if (size.state == 0) {
+            return gma_fail(GMA_ERR_UNSUPPORTED, "mixer '%s' cannot decode step by step",
+                            gma_mixer_kind_name(c->shape.kind));
+        }
         status = bench_allocate(size.state, &c->state);
+        if (status == GMA_OK && has_cache(&c->shape)) {
+            return fill_cache(c);
+        }
         return status != GMA_OK ? status : gma_mixer_state_init(c->mixer, args, decode_args(c, 1, args), c->state);
     }
     const int backward = c->shape.pass == BENCH_FORWARD_BACKWARD;
@@ -234,6 +277,9 @@ gma_status bench_case_open(bench_case *c, const bench_shape *shape) {
     memset(c, 0, sizeof *c);
     c->shape = *shape;
     gma_status status = gma_mixer_desc_init(&d, shape->kind);
+    if (status == GMA_OK && shape->store_scores && (shape->pass == BENCH_DECODE || shape->decoded)) {
+        status = gma_fail(GMA_ERR_UNSUPPORTED, "mixer 'mha' stores the scores of all tokens; it cannot decode step by step");
+    }
     if (status != GMA_OK) {
         return status;
     }
@@ -244,13 +290,21 @@ gma_status bench_case_open(bench_case *c, const bench_shape *shape) {
     d.kv_heads = shape->kv_heads;
     d.q_len = d.k_len = shape->pass == BENCH_DECODE ? 1 : shape->length;
     d.routing_dim = d.value_dim = shape->dim;
-    if (has_slot(shape->kind, GMA_SSM_A)) {
-        c->shape.components = MAMBA_STATES;
-        d.kv_heads = d.heads; /* channels are not grouped */
-    } else if (!counts_components(shape->kind)) {
-        c->shape.components = shape->dim; /* one feature an input; --components has no meaning here */
+    d.components = counts_components(shape->kind) ? shape->components : 0; /* linear: 0 stands for R */
+    if (d.components == 0) {
+        c->shape.components = shape->dim;
     }
-    d.components = c->shape.components;
+    if (has_slot(shape->kind, GMA_SSM_A)) {
+        d.components = c->shape.components = MAMBA_STATES;
+        d.kv_heads = d.heads; /* channels are not grouped */
+    }
+    d.store_scores = shape->store_scores;
+    if (shape->decoded && keeps_keys(shape->kind)) {
+        d.cache_len = shape->length;
+    }
+    if (has_cache(shape)) {
+        d.window = shape->length; /* so that each step sees as many keys as the first */
+    }
     status = gma_mixer_create(&d, &c->mixer);
     if (status == GMA_OK) {
         status = make_tensors(c);
@@ -314,6 +368,7 @@ static double projection_flops(const bench_shape *s) {
 /* Useful work of a token, K components, widths R and D; half of the logits belongs to the query, half to the key.
  *   forward    query 4KR + 2KD    key 4KR + 2KD     logits: 2 FMA a term; reading S, writing S
  *   backward   query 12KR + 4KD   key 12KR + 6KD    logits again, dx, parameters; five products with the state
+ * softmax    for each pair of a query and a key it sees 2R + 2D; backward 6R + 4D: the scores again, and four products
  * performer: one product where GMA has two (2KR), in backward that and dx; linear: K = R and no product.
  * What a chunk needs within itself, exp, and packing are not counted: they are how, not what. */
 double bench_useful_flops(const bench_shape *s) {
@@ -322,6 +377,11 @@ double bench_useful_flops(const bench_shape *s) {
     }
     if (has_slot(s->kind, GMA_PROJ_K)) {
         return projection_flops(s);
+    }
+    if (s->kind == GMA_MIXER_SOFTMAX) {
+        const double n = (double)s->length, r = (double)s->dim;
+        const double pairs = s->pass == BENCH_DECODE ? n : s->causal ? n * (n + 1) / 2 : n * n;
+        return (double)s->batch * (double)s->heads * pairs * (s->pass == BENCH_FORWARD_BACKWARD ? 14 * r : 4 * r);
     }
     const int mixture = has_slot(s->kind, GMA_MU), products = has_slot(s->kind, GMA_FEATURES);
     const double features = (double)(counts_components(s->kind) ? s->components : s->dim);

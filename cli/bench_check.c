@@ -129,6 +129,7 @@ gma_status bench_check(const bench_shape *shape) {
     s.length = TOKENS;
     if (shape->pass == BENCH_DECODE) {
         s.pass = BENCH_FORWARD; /* the tensors of a whole sequence */
+        s.decoded = 1;
         s.causal = 1;
     }
     gma_status status = bench_case_open(&c, &s);

@@ -218,7 +218,15 @@ static gma_status measure_floor(bench_case *c, const bench_options *o, bench_row
     const bench_shape *s = &c->shape;
     const size_t k = (size_t)s->components, d = (size_t)s->dim, h = (size_t)s->kv_heads;
     const size_t sums = (size_t)s->batch * h * k * (d + 1);
+    const size_t cached = s->kind == GMA_MIXER_SOFTMAX ? (size_t)s->length : 0; /* keys and values so far */
     workload w = {.c = c, .floor = 1, .reads = h * k * (2 * d + 1) + sums, .updates = sums};
+    if (s->kind == GMA_MIXER_MAMBA) { /* A, D, delta_bias; h in and out */
+        w.updates = (size_t)s->batch * (size_t)s->heads * d * k;
+        w.reads = (size_t)s->heads * d * (k + 2);
+    } else if (cached > 0) {
+        w.reads = (size_t)s->batch * h * cached * 2 * d;
+        w.updates = (size_t)s->batch * h * 2 * d;
+    }
     void *read = NULL, *update = NULL;
     bench_samples warm = {0}, cold = {0};
     gma_status status = bench_allocate(w.reads * sizeof(float), &read);
@@ -346,7 +354,7 @@ int gma_bench_op(int argc, char **argv) {
     gma_cli_option options[] = {
         GMA_CLI_GROUP("What"),
         {.name = "mixer", .type = GMA_CLI_STRING, .hint = "NAME", .def = "gma", .value = &o.mixer,
-         .help = "which sequence mixer"},
+         .help = "which sequence mixer; mha is softmax with all scores stored, quadratic in memory"},
         {.name = "pass", .type = GMA_CLI_CHOICE, .hint = "fwd|fwdbwd|decode", .def = "fwd", .value = &o.pass,
          .help = "forward; a forward that saves, and the backward to every input and parameter; or one token at a time"},
         {.name = "causal", .type = GMA_CLI_FLAG, .value = &o.causal, .help = "see only the past (decode always does)"},
@@ -389,18 +397,23 @@ int gma_bench_op(int argc, char **argv) {
             "A small case is first compared with the definition in double; if it differs, nothing is timed.\n"
             "median_ms, min_ms and gflops are warm: the same buffers again and again. cold_*: the caches of all threads\n"
             "were filled with other data before each call. GFLOP/s counts useful work a token, K = components, R = D =\n"
-            "dim: forward 8KR + 4KD, backward 24KR + 10KD more (with grouped heads the keys' part once a key head).\n"
+            "dim: forward 8KR + 4KD, backward 24KR + 10KD more (with grouped heads the keys' part once a key head);\n"
+            "softmax and mha: for each query and key it sees, forward 2R + 2D, backward 6R + 4D more.\n"
             "peak_gflops is the best large f32 product by oneDNN in this run, with the same threads and held to the same\n"
             "tier (SSE4.1 for scalar). workspace_bytes: scratch, what is saved for backward, and the state of decode.\n"
             "peak_rss_bytes: of the process, caches still warm. decode: ms a token of each sequence, starting at the\n"
-            "position; floor_ms: reading the parameters and the stored state once, and writing what changes of it.",
+            "position; floor_ms: reading the parameters and the stored state once, and writing what changes of it; softmax:\n"
+            "reading the keys and values so far once (the window is the position: every step sees as many).",
     };
     const char *operands[1];
     int count;
     bench_shape shape = {0};
     int64_t lengths[MAX_LENGTHS];
     int code = gma_cli_parse(&spec, argc, argv, operands, &count);
-    if (code < 0 && gma_mixer_kind_from_name(o.mixer, &shape.kind) != GMA_OK) {
+    shape.store_scores = code < 0 && strcmp(o.mixer, "mha") == 0;
+    if (shape.store_scores) {
+        shape.kind = GMA_MIXER_SOFTMAX;
+    } else if (code < 0 && gma_mixer_kind_from_name(o.mixer, &shape.kind) != GMA_OK) {
         code = gma_cli_misuse(&spec, "--mixer: %s", gma_last_error());
     }
     if (code < 0 && (count = read_lengths(o.lengths, lengths)) < 0) {

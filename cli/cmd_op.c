@@ -193,7 +193,9 @@ int gma_cmd_op(int argc, char **argv) {
                  "or I64), and the metadata strings causal (\"0\", the default, or \"1\"), eps (1e-6), eps_sigma\n"
                  "(1e-4). Anything else in it is ignored. Shapes: include/gma/mixer.h. IN may be OUT: it is replaced.\n"
                  "OUT gets o, out_S, out_Z and what the options add. That is for gma; linear needs no\n"
-                 "parameters (states have R rows), performer needs features (M,R) (states have M rows).\n"
+                 "parameters (states have R rows), performer needs features (M,R) (states have M rows). softmax takes q k v,\n"
+                 "key_mask, cu_seqlens and the metadata scale (1/sqrt(R)), window (0 = none; needs causal) and\n"
+                 "rotary_base (0 = none); it has no states.\n"
                  "mamba: u delta A B C D delta_bias and, where wanted, state_h cu_seqlens grad_y grad_out_h; gives y\n"
                  "and out_h. linformer: q k v proj_k proj_v (P,Nk) or (H,P,Nk) and, where wanted, key_mask grad_o.",
     };

@@ -145,6 +145,28 @@ static gma_status read_real(const op_file *f, const char *key, double *out) {
     return GMA_OK;
 }
 
+static gma_status read_softmax_options(op_file *f) {
+    double window = 0.0;
+    gma_status status = read_real(f, "scale", &f->desc.scale);
+    if (status == GMA_OK && gma_safetensors_metadata(f->file, "scale") != NULL && !(f->desc.scale > 0.0)) {
+        status = gma_fail(GMA_ERR_FORMAT, "%s: metadata \"scale\" is %g; it must be > 0", f->path, f->desc.scale);
+    }
+    if (status == GMA_OK) {
+        status = read_real(f, "rotary_base", &f->desc.rotary_base);
+    }
+    if (status == GMA_OK) {
+        status = read_real(f, "window", &window);
+    }
+    if (status == GMA_OK && !(window >= 0.0 && window <= 1073741823.0 && window == floor(window))) {
+        status = gma_fail(GMA_ERR_FORMAT, "%s: metadata \"window\" must be a whole number from 0 to 2^30 - 1, not %g",
+                          f->path, window);
+    }
+    if (status == GMA_OK) {
+        f->desc.window = (int64_t)window;
+    }
+    return status;
+}
+
 static gma_status read_metadata(op_file *f) {
     const char *causal = gma_safetensors_metadata(f->file, "causal");
     if (causal != NULL && strcmp(causal, "0") != 0 && strcmp(causal, "1") != 0) {
@@ -155,7 +177,10 @@ static gma_status read_metadata(op_file *f) {
         f->desc.causal = causal[0] == '1';
     }
     gma_status status = read_real(f, "eps", &f->desc.eps);
-    return status != GMA_OK ? status : read_real(f, "eps_sigma", &f->desc.eps_sigma);
+    if (status == GMA_OK) {
+        status = read_real(f, "eps_sigma", &f->desc.eps_sigma);
+    }
+    return status == GMA_OK && f->desc.kind == GMA_MIXER_SOFTMAX ? read_softmax_options(f) : status;
 }
 
 /* ---- Tensors in memory -------------------------------------------------------------------------------------- */

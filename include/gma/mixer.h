@@ -24,7 +24,14 @@
  *               eps is added to the product of these literal features, and S and Z hold them. A key feature beyond the
  *               range of f32 (e^88) becomes Inf and shows as such; for random features that cannot happen in practice.
  *
- * Two mixers are of another kind; their READMEs (src/mixers/<name>/) have the formulas in full:
+ * GMA_MIXER_SOFTMAX is softmax attention (src/mixers/softmax/README.md has the maths):
+ *
+ *   o_i = sum_j p_ij v_j,   p = softmax over the keys that query i sees of   scale <rot(q_i), rot(k_j)>
+ *
+ * It has the mask, packed sequences, grouped heads and alignment described below, and the options scale, window and
+ * rotary_base of the descriptor; no (S, Z), log_decay, components or eps. A logit of -inf is a weight of 0.
+ *
+ * Two more are of another kind; their READMEs (src/mixers/<name>/) have the formulas in full:
  *
  *   linformer   k' = proj_k k,  v' = proj_v v  along the sequence (P rows instead of Nk; P = components),
  *               o_i = softmax_p(scale q_i . k'_p) v'.  A masked key counts as a row of zeros. Bidirectional only;
@@ -171,7 +178,7 @@ typedef struct gma_mixer_desc {
     int64_t k_len; /* Nk */
     int64_t routing_dim; /* R >= 1; mamba has none: 0, or as value_dim */
     int64_t value_dim; /* D */
-    int64_t components; /* K >= 1; performer: M >= 1; linear: 0 or R; linformer: P >= 1; mamba: S >= 1 */
+    int64_t components; /* K >= 1; performer M, linformer P, mamba S >= 1; linear: 0 or R; softmax: 0 */
     int64_t segments; /* G, the number of packed sequences; -1 = not packed (the default) */
     double eps; /* > 0 (at least 1.2e-38, the smallest normal f32); default 1e-6 */
     double eps_sigma; /* likewise; default 1e-4 */
@@ -199,13 +206,15 @@ GMA_API gma_status gma_mixer_get_desc(const gma_mixer *mixer, gma_mixer_desc *de
 /** gma_mixer_size - bytes of the buffers a call with `threads` threads needs (0 = gma_max_threads()).
  *  saved carries from forward to backward and must stay unchanged between them; scratch may be thrown away or shared by
  *  calls that do not overlap in time. All need 64-byte alignment. scratch stays below a bound
- *  that does not depend on the sequence length; saved holds one (K,D+1) state for some hundred tokens of each head. */
+ *  that does not depend on the sequence length; saved holds one (K,D+1) state for some hundred tokens of each head.
+ *  softmax: saved is one float a query and head, backward_scratch holds dk and dv of one head for each thread; with
+ *  store_scores, scratch and saved grow with Nq x Nk. */
 typedef struct gma_mixer_size {
     size_t struct_size; /* set by the caller to sizeof(gma_mixer_size) */
     size_t forward_scratch;
     size_t backward_scratch;
     size_t saved;
-    size_t state; /* decoding state of all B x H, with its compensation terms and prepared parameters */
+    size_t state; /* decoding state of all B x H, with its compensation terms and prepared parameters; 0: no decoding */
 } gma_mixer_size;
 
 GMA_API gma_status gma_mixer_sizes(const gma_mixer *mixer, int threads, gma_mixer_size *size);
@@ -239,17 +248,20 @@ GMA_API gma_status gma_mixer_backward(const gma_mixer *mixer, const gma_arg *arg
 /** gma_mixer_state_init() - prepare `state` (gma_mixer_size.state bytes, 64-byte aligned) from the parameters
  *  (GMA_MU, GMA_OMEGA, GMA_ALPHA, optional GMA_LOGIT_SCALE; GMA_FEATURES; none for linear; mamba's A, D, delta_bias) and
  *  an optional GMA_STATE_S with GMA_STATE_Z, mamba GMA_STATE_H (F32 or F64).
- *  The parameters are copied in prepared form; change them and the state must be made anew. */
+ *  The parameters are copied in prepared form; change them and the state must be made anew.
+ *  softmax: optional GMA_K, GMA_V (B,H,Nk,..) and GMA_KEY_MASK, the tokens before the first step; the state can be used by
+ *  every mixer that differs in q_len and k_len only. UNSUPPORTED when window and cache_len are both 0. */
 GMA_API gma_status gma_mixer_state_init(const gma_mixer *mixer, const gma_arg *args, int count, void *state);
 
 /** gma_mixer_step() - one token a sequence: GMA_Q (B,Hq,1,R), GMA_K (B,H,1,R), GMA_V (B,H,1,D), optional
  *  GMA_LOG_DECAY (B,H,1) and GMA_KEY_MASK (B,1); writes GMA_O (B,Hq,1,D) and updates the state. The descriptor's q_len
  *  and k_len play no part. The sums are compensated: 10^8 steps keep a relative error below 1e-5.
+ *  softmax: the rotary position is the number of tokens so far; UNSUPPORTED once cache_len tokens are in the state.
  *  mamba: GMA_U, GMA_DELTA (B,1,E), GMA_SSM_B, GMA_SSM_C (B,1,S); writes GMA_Y (B,1,E). */
 GMA_API gma_status gma_mixer_step(const gma_mixer *mixer, const gma_arg *args, int count, void *state, int threads);
 
 /** gma_mixer_state_export() - (S, Z) of the state into GMA_OUT_S (B,H,K,D) and GMA_OUT_Z (B,H,K), F32 or F64;
- *  mamba: h into GMA_OUT_H (B,E,S). */
+ *  mamba: h into GMA_OUT_H (B,E,S). UNSUPPORTED for softmax. */
 GMA_API gma_status gma_mixer_state_export(const gma_mixer *mixer, const void *state, const gma_arg *args, int count);
 
 /* ---- The definition, in double ---------------------------------------------------------------------- */

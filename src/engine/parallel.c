@@ -5,23 +5,41 @@
 
 #include "core/cpu.h"
 
-void gmai_parallel(const gmai_call *c, int64_t units, void (*f)(const gmai_call *c, char *work, int64_t unit))
+void gmai_each(const gmai_kernels *kern, int threads, int64_t units, char *work, size_t work_size,
+               void (*f)(const void *call, char *work, int64_t unit), const void *call)
 {
     if (units <= 0) return;
-    const int threads = units < c->threads ? (int)units : c->threads;
-    (void)threads;
+    const int team = units < threads ? (int)units : threads;
+    (void)team;
 #ifdef _OPENMP
-#pragma omp parallel num_threads(threads) if (threads > 1)
+#pragma omp parallel num_threads(team) if (team > 1)
 #endif
     {
-        const unsigned before = c->kern->flush_on();
-        char *work = c->work + (size_t)gmai_thread() * c->work_size;
+        const unsigned before = kern->flush_on();
+        char *mine = work + (size_t)gmai_thread() * work_size;
 #ifdef _OPENMP
 #pragma omp for schedule(dynamic, 1)
 #endif
-        for (int64_t i = 0; i < units; i++) f(c, work, i);
-        c->kern->flush_restore(before);
+        for (int64_t i = 0; i < units; i++) f(call, mine, i);
+        kern->flush_restore(before);
     }
+}
+
+typedef struct engine_unit {
+    const gmai_call *c;
+    void (*f)(const gmai_call *c, char *work, int64_t unit);
+} engine_unit;
+
+static void run_unit(const void *call, char *work, int64_t unit)
+{
+    const engine_unit *u = call;
+    u->f(u->c, work, unit);
+}
+
+void gmai_parallel(const gmai_call *c, int64_t units, void (*f)(const gmai_call *c, char *work, int64_t unit))
+{
+    const engine_unit u = {c, f};
+    gmai_each(c->kern, c->threads, units, c->work, c->work_size, run_unit, &u);
 }
 
 int gmai_serial(const gmai_call *c) { return c->serial || gmai_group_count(c) <= c->plan->sequences; }

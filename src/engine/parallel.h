@@ -4,6 +4,11 @@
 
 #include "engine/chunk.h"
 
+/* Run f(call, work, unit) for every unit in [0, units); each thread has work_size bytes of `work` to itself. Units are
+ * given out in rising order as threads come free. */
+void gmai_each(const gmai_kernels *kern, int threads, int64_t units, char *work, size_t work_size,
+               void (*f)(const void *call, char *work, int64_t unit), const void *call);
+
 /* Run f for every unit in [0, units), each with the calling thread's own work memory. */
 void gmai_parallel(const gmai_call *c, int64_t units, void (*f)(const gmai_call *c, char *work, int64_t unit));
 

@@ -180,6 +180,15 @@ typedef struct gmai_kernels {
      * dbias (W) added to. */
     void (*scan_backward)(const gmai_scan *s, const float *dy, const float *h, float *dh, float *work, float *gu,
                           float *graw, float *db, float *dc, float *da, float *dd, float *dbias);
+    /* Softmax over the rows of a column, tile by tile: s (rows, GMAI_CHUNK) becomes e^(s - top), top the column's
+     * reference, which rises when a score exceeds it by far; sum = factor sum + column sums, factor = e^(old top - top).
+     * Returns 1 when some factor is not 1. Start with top = -FLT_MAX, sum = 0; a hidden score is -inf. */
+    int (*tile_softmax)(float *s, int rows, int nvec, float *top, float *sum, float *factor);
+    /* In place: s -> p = e^(s - lse), dp -> p (dp + minus_delta). */
+    void (*tile_backward)(float *s, float *dp, int rows, int nvec, const float *lse, const float *minus_delta);
+    /* Turns n rows in place: each pair (x_r, x_(half+r)) by base_r + offset_r(row), forwards for sign = 1, back for -1.
+     * base: cos (ldo) and sin (ldo); offset: cos (ldo) and sin (ldo) a row. ldo: half padded. */
+    void (*rotate)(float *rows, int ld, int n, int half, const float *base, const float *offset, int ldo, float sign);
 
     /* Subnormals slow a CPU down a hundredfold and carry nothing here: treat them as 0 in this thread until restored. */
     unsigned (*flush_on)(void);

@@ -117,8 +117,10 @@ static int has_width(const gma_slot_info *info, const char *dims)
     return info->role != GMA_ROLE_PARAM && n >= 3 && (dims[n - 2] == 'q' || dims[n - 2] == 'k');
 }
 
+static int is_key(int slot) { return slot == GMA_K || slot == GMA_V || slot == GMA_KEY_MASK; }
+
 /* May this slot (or its gradient) appear in the call? 2: it must. */
-static int allowed(const gma_slot_info *info, int grad, gmai_call_kind call)
+static int allowed(const gmai_mixer_ops *ops, const gma_slot_info *info, int grad, gmai_call_kind call)
 {
     const int param = info->role == GMA_ROLE_PARAM, output = info->role == GMA_ROLE_OUTPUT;
     switch (call) {
@@ -126,7 +128,9 @@ static int allowed(const gma_slot_info *info, int grad, gmai_call_kind call)
     case GMAI_CALL_NAIVE_FORWARD: return grad ? 0 : info->required ? 2 : 1;
     case GMAI_CALL_BACKWARD: return grad ? info->has_grad : info->required ? 2 : !is_out_state(info->slot);
     case GMAI_CALL_NAIVE_BACKWARD: return grad ? info->has_grad : output ? 1 : info->required ? 2 : 1;
-    case GMAI_CALL_STATE_INIT: return grad ? 0 : param ? (info->required ? 2 : 1) : is_state(info->slot);
+    case GMAI_CALL_STATE_INIT:
+        if (grad || param) return grad ? 0 : info->required ? 2 : 1;
+        return is_state(info->slot) || (ops->keys_fill_state && is_key(info->slot));
     case GMAI_CALL_STEP:
         if (grad || param || is_state(info->slot) || is_out_state(info->slot) || info->slot == GMA_CU_SEQLENS) return 0;
         return info->required ? 2 : 1;
@@ -189,7 +193,7 @@ gma_status gmai_args_check(const gma_mixer *m, gmai_call_kind call, const gma_ar
         if (!name || !info)
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "argument %d: slot %d%s%s%s is unknown to mixer '%s'", i,
                             (int)args[i].slot, name ? " (" : "", name ? name : "", name ? ")" : "", m->ops->name);
-        if (!allowed(info, grad, call))
+        if (!allowed(m->ops, info, grad, call))
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is no argument of %s", name, call_names[call]);
         gma_tensor *to = grad ? &a->grad[slot] : &a->t[slot];
         if (gmai_present(to)) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is given twice", name);
@@ -211,8 +215,8 @@ gma_status gmai_args_check(const gma_mixer *m, gmai_call_kind call, const gma_ar
     }
     for (int i = 0; i < m->ops->slot_count; i++) {
         const gma_slot_info *info = &m->ops->slots[i];
-        const int packed_offsets = info->slot == GMA_CU_SEQLENS && m->d.segments >= 0 && allowed(info, 0, call);
-        if ((allowed(info, 0, call) == 2 || packed_offsets) && !gmai_present(&a->t[info->slot]))
+        const int packed_offsets = info->slot == GMA_CU_SEQLENS && m->d.segments >= 0 && allowed(m->ops, info, 0, call);
+        if ((allowed(m->ops, info, 0, call) == 2 || packed_offsets) && !gmai_present(&a->t[info->slot]))
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is missing; %s needs it", gma_slot_name(info->slot),
                             call_names[call]);
     }

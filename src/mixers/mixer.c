@@ -324,6 +324,8 @@ gma_status gma_mixer_state_export(const gma_mixer *mixer, const void *state, con
 {
     gmai_args a;
     gma_status s = check_state(mixer, state);
+    if (s == GMA_OK && !mixer->ops->state_export)
+        s = gma_fail(GMA_ERR_UNSUPPORTED, "mixer '%s': its decoding state cannot be exported", mixer->ops->name);
     if (s == GMA_OK) s = gmai_args_check(mixer, GMAI_CALL_STATE_EXPORT, args, count, &a);
     if (s == GMA_OK) s = check_stamp(mixer, state);
     return s == GMA_OK ? mixer->ops->state_export(mixer, (const char *)state + sizeof(state_stamp), &a) : s;

@@ -272,12 +272,36 @@ static void test_peak_refuses(void **state) {
     assert_int_equal(gma_gemm_peak(GMA_ISA_AUTO, -1, &speed), GMA_ERR_INVALID_ARGUMENT);
 }
 
+/* Every mixer of the manifest, each pass it has; what it lacks is an error that names it. */
+static void test_every_mixer(void **state) {
+    (void)state;
+    static const char *const passes[] = {"fwd", "fwdbwd", "decode"};
+    int mixers = 0;
+    for (int kind = 1; kind < 100; kind++) {
+        const char *name = gma_mixer_kind_name((gma_mixer_kind)kind);
+        for (int pass = 0; pass < 3 && name != NULL; pass++) {
+            BENCH("--mixer", name, "--pass", passes[pass], "--length", "20", "--format", "json");
+            if (strcmp(name, "linformer") == 0 && pass == 2) {
+                assert_int_not_equal(cli.code, 0);
+                assert_non_null(strstr(cli.err, name));
+                continue;
+            }
+            json_t *rows = parsed();
+            assert_string_equal(text(json_array_get(rows, 0), "mixer"), name);
+            assert_true(number(json_array_get(rows, 0), "gflops") > 0.0);
+            json_decref(rows);
+        }
+        mixers += name != NULL;
+    }
+    assert_true(mixers >= 5);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forward), cmocka_unit_test(test_backward), cmocka_unit_test(test_decode),
         cmocka_unit_test(test_bf16),    cmocka_unit_test(test_csv),      cmocka_unit_test(test_table),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_help),     cmocka_unit_test(test_memory_pass),
-        cmocka_unit_test(test_peak_refuses),
+        cmocka_unit_test(test_peak_refuses), cmocka_unit_test(test_every_mixer),
     };
     return cmocka_run_group_tests(tests, make_cli_folder, remove_cli_folder);
 }

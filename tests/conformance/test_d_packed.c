@@ -30,6 +30,10 @@ static void empty_sequence_and_full_mask(void **state) {
             const double *Z = r.out[GMA_OUT_Z].x, *S = r.out[GMA_OUT_S].x; /* (3,1,K), (3,1,K,1) */
             const int64_t k = r.out[GMA_OUT_Z].n / 3;
             const double one = tst_plain_sum();
+            if (!p.out_state) {
+                tst_result_free(&r);
+                continue;
+            }
             assert_true(Z[k] == 0 && Z[2 * k - 1] == 0 && S[k] == 0 && S[2 * k - 1] == 0);
             TST_CLOSE(Z[0] * (double)k, 2 * one, 1e-6);
             TST_CLOSE(Z[2 * k] * (double)k, 3 * one, 2e-6);
@@ -74,7 +78,7 @@ static tst_problem sequence(const tst_problem *packed, int g, tst_rng *rng) {
             memcpy(p.in[slot].x, from->x, (size_t)from->n * sizeof(double));
     }
     take_rows(&packed->up[GMA_O], &p.up[GMA_O], cuts[g], count, D);
-    for (int slot = GMA_OUT_S; slot <= GMA_OUT_Z; slot++)
+    for (int slot = GMA_OUT_S; slot <= GMA_OUT_Z && p.out_state; slot++)
         memcpy(p.up[slot].x, packed->up[slot].x + g * p.up[slot].n, (size_t)p.up[slot].n * sizeof(double));
     return p;
 }
@@ -162,5 +166,5 @@ int main(void) {
         cmocka_unit_test(equals_separate_calls),
         cmocka_unit_test(wrong_offsets),
     };
-    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
+    return tst_for_mixers(tests, sizeof tests / sizeof *tests);
 }

@@ -13,6 +13,7 @@ static const int one_two[] = {1, 2};
 /* E1: v = 1 .. 7, K = 1, in every split named by the case. */
 static void every_split_is_the_same(void **state) {
     (void)state;
+    TST_NEEDS(GMA_STATE_S);
     static const int splits[4][8] = {{7, -1}, {4, 3, -1}, {1, 1, 1, 1, 1, 1, 1, -1}, {2, 5, 0, -1}};
     tst_engine engines[32];
     const int n = tst_engines(engines, 1, one_two, 2);
@@ -80,6 +81,7 @@ static void steps_equal_the_sequence(void **state) {
 /* Steps under the rules of the sequence: masked keys, a decay of -inf, queries that see nothing. */
 static void steps_follow_the_same_rules(void **state) {
     (void)state;
+    TST_NEEDS(GMA_LOG_DECAY);
     tst_engine engines[32];
     const int n = tst_engines(engines, 0, one_two, 2);
     const gma_mixer_desc d = tst_desc(1, 1, 1, 1, 6, 6, 2, 1, 1);
@@ -135,6 +137,7 @@ static void state_is_not_bf16(void **state) {
 /* E4, long run: Z = 2^24, S = 2^23 in a saved f32 state; one step more must count. */
 static void a_large_sum_still_grows(void **state) {
     (void)state;
+    TST_NEEDS(GMA_STATE_S);
     tst_engine engines[32];
     const int n = tst_engines(engines, 0, one_two, 2);
     const gma_mixer_desc d = tst_desc(1, 1, 1, 1, 3, 3, 1, 1, 1);
@@ -196,5 +199,5 @@ int main(void) {
         cmocka_unit_test(steps_follow_the_same_rules), cmocka_unit_test(state_is_not_bf16),
         cmocka_unit_test(a_large_sum_still_grows),     cmocka_unit_test(long_sequence),
     };
-    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
+    return tst_for_mixers(tests, sizeof tests / sizeof *tests);
 }

@@ -81,5 +81,5 @@ int main(void) {
         cmocka_unit_test(golden_whatever_the_strides),
         cmocka_unit_test(expanded_equals_dense),
     };
-    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
+    return tst_for_mixers(tests, sizeof tests / sizeof *tests);
 }

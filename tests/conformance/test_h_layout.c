@@ -227,5 +227,5 @@ int main(void) {
         cmocka_unit_test(offsets_beyond_31_bits),
         cmocka_unit_test(many_heads),
     };
-    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
+    return tst_for_mixers(tests, sizeof tests / sizeof *tests);
 }

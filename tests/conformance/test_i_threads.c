@@ -68,5 +68,5 @@ int main(void) {
         cmocka_unit_test(same_bits_causal),
         cmocka_unit_test(same_bits_other_shapes),
     };
-    return tst_for_linear_mixers(tests, sizeof tests / sizeof *tests);
+    return tst_for_mixers(tests, sizeof tests / sizeof *tests);
 }

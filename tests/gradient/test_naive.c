@@ -133,6 +133,7 @@ static void differences_agree(void **state) {
 /* A removed component, and a past that is forgotten in the middle: differences of what is left. */
 static void removed_and_forgotten(void **state) {
     (void)state;
+    TST_NEEDS(GMA_LOG_DECAY);
     tst_rng rng = tst_rng_start("test_gradient_naive");
     tst_problem p = problem_of(EVERYTHING, &rng);
     p.in[GMA_LOG_DECAY].x[2] = -INFINITY;
@@ -152,6 +153,28 @@ static void removed_and_forgotten(void **state) {
     }
     tst_result_free(&r);
     tst_problem_free(&p);
+}
+
+/* Window, rotary positions and scale of softmax attention. */
+static void options_of_softmax(void **state) {
+    (void)state;
+    if (tst_mixer != GMA_MIXER_SOFTMAX)
+        skip();
+    static const int64_t cu[] = {0, 3, 3, 6, 7};
+    tst_rng rng = tst_rng_start("test_gradient_naive");
+    int ok = 1;
+    for (int variant = 0; variant < 6; variant++) {
+        const int packed = variant == 5;
+        gma_mixer_desc d = tst_desc(variant != 4, packed ? 1 : 2, 4, 2, 7, packed || variant == 4 ? 7 : 5 + variant, 1, 4, 3);
+        d.window = variant % 2 ? 3 : 0;
+        d.rotary_base = 10;
+        d.scale = variant % 3 ? 0 : 0.7;
+        d.segments = packed ? 4 : -1;
+        tst_problem p = tst_problem_random(&d, packed ? cu : NULL, TST_MASK | TST_BACKWARD, &rng);
+        ok &= agrees(&p, 0, "options of softmax");
+        tst_problem_free(&p);
+    }
+    assert_true(ok);
 }
 
 /* The test itself: each gradient, slightly wrong, must be refused. */
@@ -176,7 +199,6 @@ int main(void) {
         cmocka_unit_test(differences_agree),
         cmocka_unit_test(wrong_gradient_is_refused),
     };
-    const struct CMUnitTest linear[] = {cmocka_unit_test(removed_and_forgotten)};
-    return tst_for_every_mixer(tests, sizeof tests / sizeof *tests) +
-           tst_for_linear_mixers(linear, sizeof linear / sizeof *linear);
+    const struct CMUnitTest some[] = {cmocka_unit_test(removed_and_forgotten), cmocka_unit_test(options_of_softmax)};
+    return tst_for_every_mixer(tests, sizeof tests / sizeof *tests) + tst_for_mixers(some, sizeof some / sizeof *some);
 }

@@ -111,6 +111,17 @@ void tst_array_free(tst_array *a) {
 
 gma_mixer_kind tst_mixer = GMA_MIXER_GMA;
 
+/* Does a tensor of the mixer have K components or M features? */
+static int counts_components(void) {
+    int count = 0;
+    const gma_slot_info *table = gma_mixer_slots(tst_mixer, &count);
+    for (int i = 0; i < count; i++) {
+        if (strpbrk(table[i].dims, "KMP"))
+            return 1;
+    }
+    return 0;
+}
+
 gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq, int64_t Nk, int64_t K, int64_t R,
                         int64_t D) {
     gma_mixer_desc d;
@@ -121,7 +132,7 @@ gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq
     d.kv_heads = H;
     d.q_len = Nq;
     d.k_len = Nk;
-    d.components = tst_mixer == GMA_MIXER_LINEAR ? R : K;
+    d.components = tst_mixer == GMA_MIXER_LINEAR ? R : counts_components() ? K : 0;
     d.routing_dim = tst_mixer == GMA_MIXER_MAMBA ? 0 : R;
     d.value_dim = D;
     return d;
@@ -233,7 +244,7 @@ tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, un
     tst_problem p;
     memset(&p, 0, sizeof p);
     p.desc = *desc;
-    p.out_state = 1;
+    p.out_state = tst_slot_info(desc, GMA_OUT_S) || tst_slot_info(desc, GMA_OUT_H);
     add_required(&p, cu);
     static const struct {
         unsigned extra;
@@ -264,7 +275,7 @@ tst_problem tst_problem_plain(const gma_mixer_desc *desc, const int64_t *cu) {
     tst_problem p;
     memset(&p, 0, sizeof p);
     p.desc = *desc;
-    p.out_state = 1;
+    p.out_state = tst_slot_info(desc, GMA_OUT_S) != NULL;
     add_required(&p, cu);
     const int64_t K = desc->components, R = desc->routing_dim;
     for (int64_t i = 0; i < p.in[GMA_MU].n; i++) {

@@ -65,10 +65,11 @@ tst_array tst_array_like(const tst_array *a); /* same shape, zeros */
 tst_array tst_array_copy(const tst_array *a);
 void tst_array_free(tst_array *a);
 
-/* The mixer that tst_desc() describes: GMA unless tst_for_linear_mixers() or tst_for_every_mixer() is at work. */
+/* The mixer that tst_desc() describes: GMA unless tst_for_mixers(), tst_for_linear_mixers() or tst_for_every_mixer() is at
+ * work. */
 extern gma_mixer_kind tst_mixer;
 
-/* K: components or features; linear takes its R for it, mamba has no R. */
+/* K: components or features; linear takes its R for it, a mixer without either 0. mamba has no R. */
 gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq, int64_t Nk, int64_t K, int64_t R,
                         int64_t D);
 
@@ -101,12 +102,20 @@ void tst_problem_free(tst_problem *p);
 
 /* ---- running ----------------------------------------------------------------------------------------- */
 
-/* Run a group of tests once for every mixer of the manifest that has q k v and a state (S, Z). In main():
- * return tst_for_linear_mixers(tests, n). What holds for GMA alone starts with TST_GMA_ONLY. Returns what failed. */
+/* Run a group of tests once for every mixer of the manifest that has q k v and can be causal; or only for those that have
+ * a state (S, Z) too. In main(): return tst_for_mixers(tests, n). What needs a tensor that some of them lack starts with
+ * TST_NEEDS(GMA_STATE_S), what holds for GMA alone with TST_GMA_ONLY. Returns what failed. */
 struct CMUnitTest;
+int tst_for_mixers(const struct CMUnitTest *tests, size_t n);
 int tst_for_linear_mixers(const struct CMUnitTest *tests, size_t n);
 /* ... once for every mixer of the manifest, whatever its tensors are. */
 int tst_for_every_mixer(const struct CMUnitTest *tests, size_t n);
+int tst_has(int slot); /* does the mixer at work know it? */
+#define TST_NEEDS(slot)     \
+    do {                    \
+        if (!tst_has(slot)) \
+            skip();         \
+    } while (0)
 #define TST_GMA_ONLY()                 \
     do {                               \
         if (tst_mixer != GMA_MIXER_GMA) \
@@ -143,7 +152,7 @@ int tst_compare(const tst_result *got, const tst_result *want, double tol_o, dou
 int tst_compare_to_naive(const tst_problem *p, const tst_result *got, const tst_result *want, double tol_o,
                          double tol_grad, const char *what);
 
-/* The forward of a causal problem with Nq = Nk by single steps on a tier: every output, states as well. */
+/* The forward of a causal problem with Nq = Nk by single steps on a tier: every output, and the states a mixer gives. */
 tst_result tst_steps(const tst_problem *p, const tst_engine *e);
 
 #endif
