@@ -91,7 +91,8 @@ int gma_cmd_generate(int argc, char **argv) {
                                .options = options,
                                .option_count = GMA_CLI_COUNT(options),
                                .notes = "MODEL is a checkpoint folder, or a run folder: then its best/ is used.\n"
-                                        "What is kept between tokens does not grow with the length."};
+                                        "What is kept between tokens does not grow with the length. A softmax layer without a window\n"
+                                        "sees as many tokens back as the context it was trained with."};
     const char **operands = calloc((size_t)argc + 1, sizeof *operands);
     int count = 0;
     int code = operands != NULL ? gma_cli_parse(&spec, argc, argv, operands, &count) : 1;

@@ -216,10 +216,14 @@ int gma_cmd_train(int argc, char **argv) {
         .about = "train a language model on a file\n\n"
                  "  gma train --data input.txt --out runs/a\n"
                  "  gma train --data input.txt --out runs/b --preset paper --steps 1000\n"
+                 "  gma train --data input.txt --out runs/c --layers gma,gma,gma,softmax:window=128\n"
                  "  gma train --out runs/a --resume",
         .options = table.options,
         .option_count = table.count,
-        .notes = "Defaults are those of the preset \"default\"; flags win over --config, which wins over the preset.\n"
+        .notes = "--layers N is a number of blocks with --mixer, or a pattern that names the mixer of every block, with\n"
+                 "options: 3xgma,softmax:window=128. Options: components, logit_scale, forget_gate, output_gate, conv,\n"
+                 "rotary, window, states, expand. One that no layer can honour is an error.\n"
+                 "Defaults are those of the preset \"default\"; flags win over --config, which wins over the preset.\n"
                  "DIR holds config.json (these settings, readable with --config), metrics.jsonl, last/ and best/.\n"
                  "Ctrl-C (or SIGTERM) finishes the step, saves DIR/last and exits with 130 (143); --resume goes on\n"
                  "with the same bits as if nothing had happened, for the same threads and CPU tier.",

@@ -11,6 +11,8 @@
  * Its options, each with a name, all off in the paper's operator. In a pattern an option holds for its layer, in
  * gma_lm_config for every layer whose mixer can honour it; one that no layer can honour is an error:
  *   window        softmax: how many tokens a query sees, itself included; 0 = all before it
+ *   states        mamba: numbers of state per channel
+ *   expand        mamba: channels / width. Its convolution (4 taps), bias, SiLU and gate belong to it and are no options
  *   components    Gaussians per head (gma), random features (performer)
  *   logit_scale   gma: a learned factor on the log-likelihoods, per key head, kept positive as exp(log_logit_scale)
  *   forget_gate   gma, linear, performer: log_decay = log sigmoid(x W + b), per key head; b starts spread over 3..7
@@ -21,7 +23,8 @@
  * Initialisation: matrices N(0, 1/sqrt(fan_in)), those that write to the residual stream divided by sqrt(2 layers);
  * embeddings N(0, 0.02) (logits of a tied head start near 0); mu N(0,1) and omega 0 (sigma^2 = 0.69), alpha 0, as the
  * paper's code; norms 1; biases 0. The performer's features are orthogonal random vectors, one set a layer: they are
- * saved with the model and not trained.
+ * saved with the model and not trained. Mamba: A = -(1..states) in every channel, D = 1, and the bias of delta such that
+ * softplus(bias) is log-uniform in 1e-3..1e-1.
  *
  * Threads: a gma_lm may be read by several threads at once, each with its own gma_lm_stream; functions that say "writes
  * the model" need it alone. One thread count and CPU tier: the same bits every time. `threads` = 0 stands for
@@ -71,6 +74,8 @@ typedef struct gma_lm_config {
     int64_t layers; /* of a pattern: as many as it names */
     int64_t width;
     int64_t window; /* of softmax; 0 = none */
+    int64_t states; /* of mamba, per channel; -1 = 16 where there is mamba */
+    int64_t expand; /* of mamba: channels / width; -1 = 2 where there is mamba */
     int64_t heads; /* query heads */
     int64_t kv_heads; /* 0 = heads; divides heads */
     int64_t routing_dim; /* R; 0 = width / heads, which must divide */

@@ -33,6 +33,11 @@ enum { GMAL_LANES = 16 };
     /* a = silu(h[0:n]) h[n:2n], a row of h is 2n wide */                                                              \
     X(swiglu_forward, void, (const real *h, real *a, int64_t rows, int64_t n))                                         \
     X(swiglu_backward, void, (const real *h, const real *da, real *dh, int64_t rows, int64_t n))                       \
+    /* y = silu(x + b); y may be x */                                                                                  \
+    X(silu_forward, void, (const real *x, const real *b, real *y, int64_t rows, int64_t n))                            \
+    /* dx = ..., db += ...; dx may be dy */                                                                            \
+    X(silu_backward, void,                                                                                             \
+      (const real *x, const real *b, const real *dy, real *dx, real *db, int64_t ld, int64_t rows, int64_t n))         \
     /* y = o silu(g); g and dg have their own row stride */                                                            \
     X(gate_forward, void, (const real *o, const real *g, int64_t ldg, real *y, int64_t rows, int64_t n))               \
     X(gate_backward, void,                                                                                             \

@@ -84,6 +84,24 @@ void GMAL_T(gmal_mlp_backward)(int kind, const gmal_real *h, const gmal_real *da
     }
 }
 
+void GMAL_T(gmal_silu_forward)(const gmal_real *x, const gmal_real *b, gmal_real *y, int64_t rows, int64_t n,
+                               int threads) {
+    const int64_t count = pieces(rows, ROWS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++)
+        KERNELS()->silu_forward(x + i * ROWS * n, b, y + i * ROWS * n, piece(rows, ROWS, i), n);
+}
+
+void GMAL_T(gmal_silu_backward)(const gmal_real *x, const gmal_real *b, const gmal_real *dy, gmal_real *dx,
+                                gmal_real *db, int64_t rows, int64_t n, int threads) {
+    const int64_t count = pieces(n, COLUMNS);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) { /* by columns: each sums its own db */
+        const int64_t c = i * COLUMNS;
+        KERNELS()->silu_backward(x + c, b + c, dy + c, dx + c, db + c, n, rows, piece(n, COLUMNS, i));
+    }
+}
+
 void GMAL_T(gmal_gate_forward)(const gmal_real *o, const gmal_real *g, int64_t ldg, gmal_real *y, int64_t rows,
                                int64_t n, int threads) {
     const int64_t count = pieces(rows, ROWS);

@@ -13,6 +13,12 @@ void GMAL_T(gmal_mlp_forward)(int kind, const gmal_real *h, gmal_real *a, int64_
 void GMAL_T(gmal_mlp_backward)(int kind, const gmal_real *h, const gmal_real *da, gmal_real *dh, int64_t rows,
                                int64_t n, int threads);
 
+/* y = silu(x + b), b (n); y may be x. backward: db += ...; dx may be dy. */
+void GMAL_T(gmal_silu_forward)(const gmal_real *x, const gmal_real *b, gmal_real *y, int64_t rows, int64_t n,
+                               int threads);
+void GMAL_T(gmal_silu_backward)(const gmal_real *x, const gmal_real *b, const gmal_real *dy, gmal_real *dx,
+                                gmal_real *db, int64_t rows, int64_t n, int threads);
+
 /* y = o silu(g) */
 void GMAL_T(gmal_gate_forward)(const gmal_real *o, const gmal_real *g, int64_t ldg, gmal_real *y, int64_t rows,
                                int64_t n, int threads);

@@ -30,7 +30,11 @@ int gmal_mixer_shape(const gma_mixer_desc *d, const char *dims, int64_t *shape) 
             break;
         case 'K':
         case 'M':
+        case 'P':
             shape[rank] = d->components;
+            break;
+        case 'E':
+            shape[rank] = d->heads * d->value_dim;
             break;
         case 'R':
             shape[rank] = d->routing_dim;

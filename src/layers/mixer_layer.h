@@ -9,13 +9,26 @@
 /* Parameter tensors of one mixer that its table requires. */
 enum { GMAL_MIXER_PARAMS = 4 };
 
+/* The selective scan by its pinned numbers: a libgma without it is met at run time, by what its tables say. */
+enum {
+    GMAL_MIXER_MAMBA = 6,
+    GMAL_U = 14,
+    GMAL_DELTA = 15,
+    GMAL_SSM_A = 16,
+    GMAL_SSM_B = 17,
+    GMAL_SSM_C = 18,
+    GMAL_SSM_D = 19,
+    GMAL_DELTA_BIAS = 21,
+    GMAL_Y = 35
+};
+
 /* 1 when the mixer has that slot. */
 int gmal_mixer_has(int32_t kind, int32_t slot);
 
 /* The mixer's row of that slot; NULL when it has none. */
 const gma_slot_info *gmal_mixer_slot(int32_t kind, int32_t slot);
 
-/* The extents of a tensor whose dims the table writes as letters, of which H, h, K, M, R, D and k (tokens) are known
+/* The extents of a tensor whose dims the table writes as letters, of which B, H, h, K, M, R, D, E and k (tokens) are known
  * here. Returns the rank. */
 int gmal_mixer_shape(const gma_mixer_desc *d, const char *dims, int64_t *shape);
 

@@ -35,19 +35,43 @@ static void GMAL_T(put_dense)(const gma_mixer_desc *d, GMAL_T(gmal_args) * a, in
     GMAL_T(put)(a, slot | bit, gma_tensor_of(p, DTYPE, rank, n[0], n[1], n[2], n[3]));
 }
 
-/* Appends every tensor of `io` that is there, in its slot or its gradient's. */
-static void GMAL_T(append)(const gma_mixer_desc *d, const IO *io, int32_t bit, GMAL_T(gmal_args) * a) {
+/* Rows of width n that are ld apart. */
+static gma_tensor GMAL_T(rows_view)(const gma_mixer_desc *d, gmal_real *p, int64_t ld, int64_t n) {
+    gma_tensor t = gma_tensor_of(p, DTYPE, 3, d->batch, d->q_len, n, 1);
+    t.stride[0] = d->q_len * ld;
+    t.stride[1] = ld;
+    return t;
+}
+
+static void GMAL_T(append_scan)(const gma_mixer_desc *d, const IO *io, int32_t bit, GMAL_T(gmal_args) * a) {
+    const int64_t E = d->heads * d->value_dim;
+    GMAL_T(put)(a, GMAL_U | bit, GMAL_T(rows_view)(d, io->u, E, E));
+    GMAL_T(put)(a, GMAL_DELTA | bit, GMAL_T(rows_view)(d, io->delta, E, E));
+    GMAL_T(put)(a, GMAL_SSM_B | bit, GMAL_T(rows_view)(d, io->b, io->ldb, d->components));
+    GMAL_T(put)(a, GMAL_SSM_C | bit, GMAL_T(rows_view)(d, io->c, io->ldb, d->components));
+    GMAL_T(put)(a, GMAL_Y | bit, GMAL_T(rows_view)(d, io->o, E, E));
+}
+
+static void GMAL_T(append_attention)(const gma_mixer_desc *d, const IO *io, int32_t bit, GMAL_T(gmal_args) * a) {
     const int64_t B = d->batch, Nq = d->q_len, Nk = d->k_len;
     GMAL_T(put)(a, GMA_Q | bit, GMAL_T(heads_view)(B, Nq, io->q, io->ldq, d->heads, d->routing_dim));
     GMAL_T(put)(a, GMA_K | bit, GMAL_T(heads_view)(B, Nk, io->k, io->ldk, d->kv_heads, d->routing_dim));
     GMAL_T(put)(a, GMA_V | bit, GMAL_T(heads_view)(B, Nk, io->v, io->ldk, d->kv_heads, d->value_dim));
     GMAL_T(put)(a, GMA_O | bit, GMAL_T(heads_view)(B, Nq, io->o, d->heads * d->value_dim, d->heads, d->value_dim));
+    if (io->key_mask && !bit)
+        GMAL_T(put)(a, GMA_KEY_MASK, gma_tensor_of(io->key_mask, GMA_U8, 2, B, Nk, 1, 1));
+}
+
+/* Appends every tensor of `io` that is there, in its slot or its gradient's. */
+static void GMAL_T(append)(const gma_mixer_desc *d, const IO *io, int32_t bit, GMAL_T(gmal_args) * a) {
+    if (io->u)
+        GMAL_T(append_scan)(d, io, bit, a);
+    else
+        GMAL_T(append_attention)(d, io, bit, a);
     GMAL_T(put_dense)(d, a, GMA_LOG_DECAY, bit, io->log_decay);
     GMAL_T(put_dense)(d, a, GMA_LOGIT_SCALE, bit, io->logit_scale);
     for (int i = 0; i < io->params; i++)
         GMAL_T(put_dense)(d, a, io->slot[i], bit, io->param[i]);
-    if (io->key_mask && !bit)
-        GMAL_T(put)(a, GMA_KEY_MASK, gma_tensor_of(io->key_mask, GMA_U8, 2, B, Nk, 1, 1));
 }
 
 gma_status GMAL_T(gmal_mixer_forward)(const gma_mixer *mixer, const IO *io, const gma_exec *exec) {

@@ -13,6 +13,8 @@
 #define GMAL_LAYER_OPTIONS(X)                                                                                          \
     X(window, 0, 1 << 24)                                                                                                  \
     X(components, 1, 65536)                                                                                            \
+    X(states, 1, 256)                                                                                                  \
+    X(expand, 1, 16)                                                                                                   \
     X(logit_scale, 0, 1)                                                                                               \
     X(forget_gate, 0, 1)                                                                                               \
     X(output_gate, 0, 1)                                                                                               \
@@ -25,6 +27,26 @@ typedef struct gmal_layer {
     GMAL_LAYER_OPTIONS(X)
 #undef X
 } gmal_layer;
+
+typedef struct gmal_layer_option {
+    const char *name;
+    size_t offset; /* in gmal_layer */
+    int64_t least, most;
+} gmal_layer_option;
+
+enum { GMAL_LAYER_OPTION_COUNT = sizeof(gmal_layer) / sizeof(int64_t) - 1, GMAL_LAYER_TEXT = 200 };
+extern const gmal_layer_option gmal_layer_options[];
+
+int64_t *gmal_layer_value(gmal_layer *layer, const gmal_layer_option *option);
+
+/* 1 when the mixer can honour the option at that offset. */
+int gmal_layer_can(int64_t kind, size_t offset);
+
+/* A layer of that mixer with every option left open (-1). */
+void gmal_layer_open(gmal_layer *layer, int64_t kind);
+
+/* The mixer's name, "?" for none. */
+const char *gmal_kind_name(int64_t kind);
 
 /* How many layers the pattern names, and when `layers` is not NULL (room for as many) what it says of each. The error
  * names the item. */
@@ -47,7 +69,7 @@ int gmal_layer_turns(const gmal_layer *layer);
 gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int causal, int64_t batch, int64_t q_len,
                            int64_t k_len, gma_mixer_desc *d);
 
-/* 1 when the mixer's parameters (role PARAM) have an extent of that letter, "KM": components. */
+/* 1 when the mixer's parameters (role PARAM) have an extent of one of these letters; "KMP": components. */
 int gmal_mixer_extent(int64_t kind, const char *letters);
 
 #endif

@@ -37,12 +37,12 @@ static int64_t add(gmal_layout *l, int64_t block, const char *name, int decay, g
 /* How the parameters of mixers start; what is not named here starts at zero. */
 static gmal_init init_of(int32_t slot) {
     switch (slot) {
-    case GMA_MU:
-        return GMAL_INIT_NORMAL;
-    case GMA_FEATURES:
-        return GMAL_INIT_FEATURES;
-    default:
-        return GMAL_INIT_ZERO;
+    case GMA_MU: return GMAL_INIT_NORMAL;
+    case GMA_FEATURES: return GMAL_INIT_FEATURES;
+    case GMAL_SSM_A: return GMAL_INIT_LOG_COUNT;
+    case GMAL_SSM_D: return GMAL_INIT_ONE;
+    case GMAL_DELTA_BIAS: return GMAL_INIT_DELTA;
+    default: return GMAL_INIT_ZERO;
     }
 }
 
@@ -61,10 +61,12 @@ static gma_status add_slots(gmal_layout *l, int64_t i, gmal_sub *m) {
         if (rank > 3 || m->slots == GMAL_MIXER_PARAMS)
             return gma_fail(GMA_ERR_UNSUPPORTED, "the mixer %s has more parameters than a layer knows",
                             gma_mixer_kind_name((gma_mixer_kind)m->spec.mixer));
-        snprintf(name, sizeof name, "mixer.%s", gma_slot_name(rows[j].slot));
+        const int log_negative = rows[j].slot == GMAL_SSM_A;
+        snprintf(name, sizeof name, "mixer.%s%s", gma_slot_name(rows[j].slot), log_negative ? "_log" : "");
         gmal_slot_param *p = &m->slot[m->slots++];
         p->slot = rows[j].slot;
         p->fixed = !rows[j].has_grad;
+        p->log_negative = log_negative;
         p->offset = add(l, i, name, 0, init_of(p->slot), 1, rank, n[0], n[1], n[2]);
         p->count = l->params[l->param_count - 1].count;
         l->params[l->param_count - 1].fixed = p->fixed;
@@ -72,9 +74,27 @@ static gma_status add_slots(gmal_layout *l, int64_t i, gmal_sub *m) {
     return s;
 }
 
+static gma_status add_mamba(gmal_layout *l, int64_t i, gmal_sub *m) {
+    const int64_t w = l->c.width, E = m->spec.expand * w;
+    m->v = m->qkv = m->gate = m->out = E;
+    m->proj = 2 * E;
+    m->rank = (w + 15) / 16;
+    m->forget_b = m->logit_scale = -1;
+    m->w_proj = add(l, i, "mixer.in_proj.weight", 1, GMAL_INIT_MATRIX, 1, 2, m->proj, w, 0);
+    m->conv = add(l, i, "mixer.conv.weight", 1, GMAL_INIT_CONV, 1, 2, m->spec.conv, E, 0);
+    m->conv_b = add(l, i, "mixer.conv.bias", 0, GMAL_INIT_ZERO, 1, 1, E, 0, 0);
+    m->w_x = add(l, i, "mixer.x_proj.weight", 1, GMAL_INIT_MATRIX, 1, 2, m->rank + 2 * m->spec.states, E, 0);
+    m->w_dt = add(l, i, "mixer.dt_proj.weight", 1, GMAL_INIT_MATRIX, 1, 2, E, m->rank, 0);
+    const gma_status s = add_slots(l, i, m);
+    m->w_out = add(l, i, "mixer.out_proj.weight", 1, GMAL_INIT_RESIDUAL, 1, 2, w, E, 0);
+    return s;
+}
+
 static gma_status add_mixer(gmal_layout *l, int64_t i, gmal_sub *m) {
     const gma_lm_config *c = &l->c;
     const int64_t w = c->width, taps = m->spec.conv;
+    if (m->spec.mixer == GMAL_MIXER_MAMBA)
+        return add_mamba(l, i, m);
     m->q = c->heads * c->routing_dim;
     m->k = c->kv_heads * c->routing_dim;
     m->v = c->kv_heads * c->value_dim;
@@ -83,7 +103,7 @@ static gma_status add_mixer(gmal_layout *l, int64_t i, gmal_sub *m) {
     m->forget = m->spec.forget_gate ? c->kv_heads : 0;
     m->qkv = m->q + m->k + m->v;
     m->proj = m->qkv + m->gate + m->forget;
-    m->forget_b = m->conv = m->logit_scale = -1;
+    m->forget_b = m->conv = m->conv_b = m->w_x = m->w_dt = m->logit_scale = -1;
     m->w_proj = add(l, i, "mixer.q_proj.weight", 1, GMAL_INIT_MATRIX, 1, 2, m->q, w, 0);
     add(l, i, "mixer.k_proj.weight", 1, GMAL_INIT_MATRIX, 0, 2, m->k, w, 0);
     add(l, i, "mixer.v_proj.weight", 1, GMAL_INIT_MATRIX, 0, 2, m->v, w, 0);
@@ -193,6 +213,12 @@ static float value_of(const gmal_layout *l, const gmal_param *p, uint64_t key, i
         return (float)log(l->c.logit_scale_init);
     case GMAL_INIT_CONV:
         return i < p->shape[1] ? 1 : 0;
+    case GMAL_INIT_LOG_COUNT:
+        return (float)log((double)(i % p->shape[1] + 1));
+    case GMAL_INIT_DELTA: {
+        const double delta = exp(log(1e-3) + gmal_uniform(key, (uint64_t)i) * log(100));
+        return (float)(delta + log(-expm1(-delta))); /* the inverse of softplus */
+    }
     case GMAL_INIT_FEATURES:
     case GMAL_INIT_ZERO:
         break;

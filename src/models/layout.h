@@ -1,7 +1,8 @@
 /* Where every parameter of a model lies in one flat array, and what it is. No precision, no values.
  *
  * The projections of a mixer follow each other without a gap - q, k, v, gate, forget - so that one product serves all:
- * rows of the matrix `proj` (P, width), columns of its output [q | k | v | gate | forget]. */
+ * rows of the matrix `proj` (P, width), columns of its output [q | k | v | gate | forget]. In a Mamba block what its
+ * convolution works on stands in the place of q, k, v: [x | gate], qkv = v = its channels. */
 #ifndef GMA_MODELS_LAYOUT_H
 #define GMA_MODELS_LAYOUT_H
 
@@ -19,6 +20,8 @@ typedef enum gmal_init {
     GMAL_INIT_FORGET,      /* 3..7 over the heads */
     GMAL_INIT_LOGIT_SCALE, /* log(logit_scale_init) */
     GMAL_INIT_CONV,        /* tap 0 one, the others zero */
+    GMAL_INIT_LOG_COUNT, /* log(1..n) in every row */
+    GMAL_INIT_DELTA,     /* softplus of it is log-uniform in 1e-3..1e-1 */
     GMAL_INIT_FEATURES     /* orthogonal random vectors (models/features.h) */
 } gmal_init;
 
@@ -37,6 +40,7 @@ typedef struct gmal_param {
 typedef struct gmal_slot_param {
     int32_t slot;
     int fixed;
+    int log_negative; /* stored is log(-value) */
     int64_t offset, count;
 } gmal_slot_param;
 
@@ -46,7 +50,8 @@ typedef struct gmal_sub {
     int64_t q, k, v, gate, forget;                                      /* widths of the projections; 0 = absent */
     int64_t qkv, proj;                                                  /* q + k + v; all of them */
     int64_t out;                                                        /* heads * value_dim */
-    int64_t norm_w, norm_b, w_proj, forget_b, conv, logit_scale, w_out; /* offsets */
+    int64_t rank; /* mamba: width between x_proj and dt_proj */
+    int64_t norm_w, norm_b, w_proj, forget_b, conv, conv_b, w_x, w_dt, logit_scale, w_out; /* offsets */
     int slots;                                                          /* parameters of the mixer itself */
     gmal_slot_param slot[GMAL_MIXER_PARAMS];
 } gmal_sub;

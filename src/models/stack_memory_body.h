@@ -23,6 +23,7 @@ typedef struct sub_act {
     real *c;               /* q, k, v after the convolution (R, qkv); = p without one */
     real *decay;           /* log_decay (B,H,T) */
     real *scale;           /* logit_scale (H) */
+    real *u, *x, *delta, *negative; /* mamba: see stack_scan_body.h; A */
     real *o, *og;          /* output, and gated; the same without a gate */
     void *saved;           /* of the operator */
 } sub_act;
@@ -57,6 +58,7 @@ typedef struct stack {
     size_t scratch_bytes;
     /* backward */
     real *dx, *dn, *dy, *dp, *dc, *ddecay, *d_o, *dog, *dh, *da, *partial, *dparam, *dscale;
+    real *du, *dxp, *ddelta; /* mamba: at u, at the output of x_proj, at delta */
 } stack;
 
 typedef struct bump {
@@ -84,6 +86,12 @@ static void place_mixer(const stack *s, bump *b, int64_t i, sub_act *a) {
     a->c = m->spec.conv ? take(b, R * m->qkv) : a->p;
     a->decay = m->forget ? take(b, R * m->forget) : NULL;
     a->scale = m->spec.logit_scale ? take(b, s->l->c.kv_heads) : NULL;
+    if (m->rank) {
+        a->u = take(b, R * m->qkv);
+        a->x = take(b, R * (m->rank + 2 * m->spec.states));
+        a->delta = take(b, R * m->qkv);
+        a->negative = take(b, m->qkv * m->spec.states);
+    }
     a->o = take(b, R * m->out);
     a->og = m->gate ? take(b, R * m->out) : a->o;
     a->saved = s->train ? take_bytes(b, s->ops[i].size.saved) : NULL;
@@ -127,10 +135,12 @@ static void place_acts(stack *s, bump *b) {
 static void place_backward(stack *s, bump *b) {
     const gma_lm_config *c = &s->l->c;
     const int64_t R = s->R, C = c->width;
-    int64_t proj = 0, qkv = 0, forget = 0, out = 0, gate = 0, params = 0, scale = 0;
+    int64_t proj = 0, qkv = 0, forget = 0, out = 0, gate = 0, params = 0, scale = 0, u = 0, xp = 0;
     for (int64_t i = 0; i < s->count; i++) {
         const gmal_sub *m = &s->blocks[i].mixer;
         int64_t trained = 0;
+        u = larger(u, m->rank ? m->qkv : 0);
+        xp = larger(xp, m->rank ? m->rank + 2 * m->spec.states : 0);
         proj = larger(proj, m->proj);
         qkv = larger(qkv, m->spec.conv ? m->qkv : 0);
         forget = larger(forget, m->forget);
@@ -154,6 +164,9 @@ static void place_backward(stack *s, bump *b) {
     s->partial = take(b, GMAL_GROUPS * 2 * C);
     s->dparam = take(b, params);
     s->dscale = take(b, scale);
+    s->du = take(b, R * u);
+    s->dxp = take(b, R * xp);
+    s->ddelta = take(b, R * u);
 }
 
 static int turns(const stack *s) {

@@ -16,6 +16,8 @@ static gma_status linear_backward(const real *x, const real *w, const real *dy, 
 static const real *at(const real *p, int64_t offset) { return offset < 0 ? NULL : p + offset; }
 static real *grad_at(real *p, int64_t offset) { return offset < 0 ? NULL : p + offset; }
 
+#include "models/stack_scan_body.h"
+
 static GMAL_T(gmal_mixer_io) mixer_io(const act *a, const gmal_sub *m, const real *params) {
     const sub_act *x = &a->mixer;
     GMAL_T(gmal_mixer_io) io = {0};
@@ -92,9 +94,9 @@ static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
     if (a->scale)
         TRY(logit_scales(s, i, params, a->scale));
     const GMAL_T(gmal_mixer_io) io = mixer_io(&s->acts[i], m, params);
-    const gma_exec x = {
-        sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, a->saved ? s->ops[i].size.saved : 0};
-    TRY(GMAL_T(gmal_mixer_forward)(s->ops[i].mixer, &io, &x));
+    const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved,
+                        a->saved ? s->ops[i].size.saved : 0};
+    TRY(m->rank ? scan_forward(s, i, params, &x) : GMAL_T(gmal_mixer_forward)(s->ops[i].mixer, &io, &x));
     if (m->gate)
         GMAL_T(gmal_gate_forward)(a->o, a->p + m->qkv, m->proj, a->og, s->R, m->out, s->threads);
     return linear(a->og, params + m->w_out, s->y, s->R, m->out, s->l->c.width, s->threads);
@@ -110,12 +112,14 @@ static gma_status mixer_backward(stack *s, int64_t i, const real *params, real *
     if (m->gate)
         GMAL_T(gmal_gate_backward)
     (a->o, a->p + m->qkv, m->proj, dog, s->d_o, s->dp + m->qkv, m->proj, s->R, m->out, s->threads);
-    const GMAL_T(gmal_mixer_io) io = mixer_io(&s->acts[i], m, params), grad = mixer_grad(s, m);
+    const GMAL_T(gmal_mixer_io) io = mixer_io(&s->acts[i], m, params);
+    GMAL_T(gmal_mixer_io) grad = mixer_grad(s, m);
     const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, s->ops[i].size.saved};
-    TRY(GMAL_T(gmal_mixer_backward)(s->ops[i].mixer, &io, &grad, &x));
+    TRY(m->rank ? scan_backward(s, i, params, grads, &grad, &x)
+                : GMAL_T(gmal_mixer_backward)(s->ops[i].mixer, &io, &grad, &x));
     for (int j = 0; j < m->slots; j++)
         for (int64_t k = 0; grad.param[j] && k < m->slot[j].count; k++)
-            grads[m->slot[j].offset + k] += grad.param[j][k];
+            grads[m->slot[j].offset + k] += grad.param[j][k] * (m->slot[j].log_negative ? a->negative[k] : 1);
     for (int64_t h = 0; a->scale && h < s->l->c.kv_heads; h++)
         grads[m->logit_scale + h] += s->dscale[h] * a->scale[h];
     rotate(s, m, grad.q, grad.ldq, -1);

@@ -24,7 +24,7 @@ struct gma_lm_stream {
     int turns; /* some layer has rotary positions */
     int64_t position;
     size_t state_bytes;                                /* what changes from token to token */
-    float *x, *n, *p, *c, *o, *y, *h, *a, *decay, *cs; /* one row each, as wide as the widest layer needs */
+    float *x, *n, *p, *c, *o, *y, *h, *a, *decay, *cs, *xp, *delta; /* one row each, as wide as the widest layer needs */
     void *arena;
 };
 
@@ -36,7 +36,7 @@ typedef struct layer {
     gma_mixer_size size;
     void *state;    /* of the mixer */
     float *history; /* (conv - 1, qkv): the last inputs of the convolution, as a ring */
-    float *scale;   /* logit_scale (kv_heads) */
+    float *scale;   /* logit_scale (kv_heads); A of mamba */
 } layer;
 
 static size_t align64(size_t n) { return (n + 63) / 64 * 64; }
@@ -46,7 +46,7 @@ static size_t place(stream *s, char *base) {
     const gmal_layout *l = s->lm->layout;
     const gma_lm_config *c = &l->c;
     size_t used = 0;
-    int64_t proj = 0, qkv = 0, out = 0;
+    int64_t proj = 0, qkv = 0, out = 0, x = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const gmal_sub *m = &l->blocks[i].mixer;
         layer *y = &s->layers[i];
@@ -59,17 +59,20 @@ static size_t place(stream *s, char *base) {
         proj = m->proj > proj ? m->proj : proj;
         qkv = m->qkv > qkv ? m->qkv : qkv;
         out = m->out > out ? m->out : out;
+        const int64_t wide = m->rank ? m->rank + 2 * m->spec.states : 0;
+        x = wide > x ? wide : x;
     }
     s->state_bytes = used + sizeof s->position;
     for (int64_t i = 0; i < c->layers; i++) {
         s->layers[i].scale = base ? (float *)(void *)(base + used) : NULL;
-        used += align64((size_t)c->kv_heads * sizeof(float));
+        const gmal_sub *m = &l->blocks[i].mixer;
+        used += align64((size_t)(m->rank ? m->qkv * m->spec.states : c->kv_heads) * sizeof(float));
     }
     struct {
         float **where;
         int64_t n;
     } rows[] = {
-        {&s->x, c->width},
+        {&s->xp, x}, {&s->delta, x ? qkv : 0}, {&s->x, c->width},
         {&s->n, c->width},
         {&s->p, proj},
         {&s->c, qkv},
@@ -105,8 +108,11 @@ static gma_status reset_layer(stream *s, int64_t i) {
     for (int j = 0; j < m->slots; j++) {
         int64_t n[GMA_MAX_RANK] = {1, 1, 1, 1};
         const int rank = gmal_mixer_shape(&d, gmal_mixer_slot(d.kind, m->slot[j].slot)->dims, n);
+        if (m->slot[j].log_negative)
+            for (int64_t k = 0; k < m->slot[j].count; k++)
+                y->scale[k] = (float)-exp((double)w[m->slot[j].offset + k]);
         args[count].slot = m->slot[j].slot;
-        args[count++].tensor = gma_tensor_of(w + m->slot[j].offset, GMA_F32, rank, n[0], n[1], n[2], n[3]);
+        args[count++].tensor = gma_tensor_of(m->slot[j].log_negative ? y->scale : w + m->slot[j].offset, GMA_F32, rank, n[0], n[1], n[2], n[3]);
     }
     if (m->spec.logit_scale) {
         for (int64_t h = 0; h < d.kv_heads; h++)
@@ -223,13 +229,11 @@ static float *convolve(stream *s, const gmal_sub *m, float *ring) {
     return s->c;
 }
 
-static gma_status mixer_step(stream *s, int64_t i) {
+/* qkv -> s->o: softmax, GMA, linear, performer. */
+static gma_status attention_step(stream *s, int64_t i, float *qkv) {
     const gma_lm_config *c = &s->lm->layout->c;
     const gmal_sub *m = &s->lm->layout->blocks[i].mixer;
     const layer *y = &s->layers[i];
-    const float *w = s->lm->values;
-    gemv(s, w + m->w_proj, s->n, s->p, m->proj, c->width);
-    float *qkv = convolve(s, m, y->history);
     if (gmal_layer_turns(&m->spec)) {
         gmal_rotary_f32(qkv, m->qkv, s->cs, 1, 1, c->heads, c->routing_dim, 1, 1);
         gmal_rotary_f32(qkv + m->q, m->qkv, s->cs, 1, 1, c->kv_heads, c->routing_dim, 1, 1);
@@ -240,11 +244,40 @@ static gma_status mixer_step(stream *s, int64_t i) {
                        {GMA_O, row_of_heads(s->o, c->heads, c->value_dim)}};
     int count = 4;
     if (m->forget) {
-        gmal_forget_forward_f32(s->p + m->qkv + m->gate, m->proj, w + m->forget_b, s->decay, 1, 1, m->forget, 1);
+        gmal_forget_forward_f32(s->p + m->qkv + m->gate, m->proj, s->lm->values + m->forget_b, s->decay, 1, 1, m->forget,
+                                1);
         args[count].slot = GMA_LOG_DECAY;
         args[count++].tensor = gma_tensor_of(s->decay, GMA_F32, 3, 1, c->kv_heads, 1, 1);
     }
-    TRY(gma_mixer_step(y->mixer, args, count, y->state, s->threads));
+    return gma_mixer_step(y->mixer, args, count, y->state, s->threads);
+}
+
+static gma_tensor row(const float *p, int64_t n) { return gma_tensor_of(p, GMA_F32, 3, 1, 1, n, 1); }
+
+/* What the convolution gave -> s->o: mamba (stack_scan_body.h). */
+static gma_status scan_step(stream *s, int64_t i, float *u) {
+    const gmal_sub *m = &s->lm->layout->blocks[i].mixer;
+    const layer *y = &s->layers[i];
+    const float *w = s->lm->values;
+    const int64_t E = m->qkv, S = m->spec.states;
+    s->kernels->silu_forward(u, w + m->conv_b, u, 1, E);
+    gemv(s, w + m->w_x, u, s->xp, m->rank + 2 * S, E);
+    gemv(s, w + m->w_dt, s->xp, s->delta, E, m->rank);
+    const gma_arg args[] = {{GMAL_U, row(u, E)},
+                            {GMAL_DELTA, row(s->delta, E)},
+                            {GMAL_SSM_B, row(s->xp + m->rank, S)},
+                            {GMAL_SSM_C, row(s->xp + m->rank + S, S)},
+                            {GMAL_Y, row(s->o, E)}};
+    return gma_mixer_step(y->mixer, args, 5, y->state, s->threads);
+}
+
+static gma_status mixer_step(stream *s, int64_t i) {
+    const gma_lm_config *c = &s->lm->layout->c;
+    const gmal_sub *m = &s->lm->layout->blocks[i].mixer;
+    const float *w = s->lm->values;
+    gemv(s, w + m->w_proj, s->n, s->p, m->proj, c->width);
+    float *qkv = convolve(s, m, s->layers[i].history);
+    TRY(m->rank ? scan_step(s, i, qkv) : attention_step(s, i, qkv));
     if (m->gate)
         s->kernels->gate_forward(s->o, s->p + m->qkv, m->gate, s->o, 1, m->out);
     gemv(s, w + m->w_out, s->o, s->y, c->width, m->out);

@@ -2,6 +2,7 @@
 #ifndef TEST_LM_NET_CASES_H
 #define TEST_LM_NET_CASES_H
 
+#include <stdio.h>
 #include <string.h>
 
 #include "gma/lm.h"
@@ -30,8 +31,29 @@ static const net_case net_cases[] = {
      "linear:rotary=1:forget_gate=0,gma:components=4:output_gate=0"},
     {"performer and gma", GMA_LM_NORM_LAYER, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_NONE, 1, 0, -1, -1, 0, 1, 0,
      "performer:components=7:conv=3,gma:components=3:logit_scale=1:rotary=1"},
+    {"softmax", GMA_LM_NORM_RMS, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_AUTO, 1, -1, -1, -1, -1, 1, 0, "2xsoftmax"},
+    {"window", GMA_LM_NORM_LAYER, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_LEARNED, 0, 0, 0, 0, 0, 2, 0,
+     "2xsoftmax:window=4"},
+    {"gma and window", GMA_LM_NORM_RMS, GMA_LM_MLP_SWIGLU, GMA_LM_POSITIONS_AUTO, 1, -1, -1, -1, -1, 2, 0.2,
+     "gma:components=3,softmax:window=3"},
+    {"mamba", GMA_LM_NORM_RMS, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_AUTO, 1, -1, -1, -1, -1, 2, 0,
+     "2xmamba:states=3"},
+    {"mamba and window", GMA_LM_NORM_LAYER, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_AUTO, 0, -1, -1, -1, -1, 1, 0.1,
+     "mamba:expand=1,softmax:window=5"},
 };
 enum { NET_CASES = sizeof net_cases / sizeof net_cases[0] };
+
+/* A pattern may name a mixer that this libgma was built without. */
+static inline int net_case_there(const net_case *c) {
+    static const char *const optional[] = {"softmax", "mamba"};
+    gma_mixer_kind kind;
+    for (int i = 0; c->layers && i < 2; i++)
+        if (strstr(c->layers, optional[i]) && gma_mixer_kind_from_name(optional[i], &kind) != GMA_OK) {
+            printf("skipped, there is no mixer %s: %s\n", optional[i], c->name);
+            return 0;
+        }
+    return 1;
+}
 
 static inline gma_lm_config net_config(const net_case *c) {
     gma_lm_config m;

@@ -40,6 +40,26 @@ void GMAL_KERNEL(swiglu_backward)(const real *h, const real *da, real *dh, int64
     }
 }
 
+void GMAL_KERNEL(silu_forward)(const real *x, const real *b, real *y, int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; r++, x += n, y += n)
+        for (int64_t i = 0; i < n; i++) {
+            const real z = x[i] + b[i];
+            y[i] = z * gmal_sigmoid(z);
+        }
+}
+
+void GMAL_KERNEL(silu_backward)(const real *x, const real *b, const real *dy, real *dx, real *db, int64_t ld,
+                                int64_t rows, int64_t n) {
+    for (int64_t r = 0; r < rows; r++, x += ld, dy += ld, dx += ld)
+        for (int64_t i = 0; i < n; i++) {
+            const real z = x[i] + b[i];
+            const real s = gmal_sigmoid(z);
+            const real d = dy[i] * s * (1 + z * (1 - s));
+            dx[i] = d;
+            db[i] += d;
+        }
+}
+
 void GMAL_KERNEL(gate_forward)(const real *o, const real *g, int64_t ldg, real *y, int64_t rows, int64_t n) {
     for (int64_t r = 0; r < rows; r++, o += n, y += n, g += ldg)
         for (int64_t i = 0; i < n; i++) y[i] = o[i] * g[i] * gmal_sigmoid(g[i]);
