@@ -1,7 +1,7 @@
 # The short way in; CMakeLists.txt and CMakePresets.json do the work.
 #   make            build/bin/gma, build/lib/libgma.so, build/lib/libgma.a and libgma_lm
 #   make demo       train a small model and show what it learnt
-#   make test       all tests, then again without any optional part, with AVX-512 emulated, and under Address- and
+#   make test       all tests, then again without any optional part, with AVX-512 and AMX emulated, and under Address- and
 #                   UndefinedBehaviorSanitizer
 #   make install PREFIX=/usr/local [DESTDIR=]
 #   make deps       install the packages that are missing (Debian and its kin)
@@ -42,7 +42,7 @@ test-minimal:
 	cmake --build build-minimal --parallel $(JOBS)
 	cd build-minimal && $(CTEST) -LE 'long|install'
 
-# The kernels as tier avx512 compiles them, on any x86-64 CPU.
+# The kernels as tiers avx512 and amx compile them, on any x86-64 CPU.
 test-emulated:
 	tools/deps.sh
 	cmake --preset emulated

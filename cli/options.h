@@ -54,7 +54,7 @@ typedef struct gma_cli_option {
      .help = "threads; 0 = every CPU this process may use"}
 #define GMA_CLI_OPTION_ISA(where)                                                                \
     {.name = "isa", .type = GMA_CLI_STRING, .hint = "TIER", .value = (where),                    \
-     .help = "run exactly this CPU tier: scalar, neon, avx2, avx512, amx (default: the best one)"}
+     .help = "run exactly this CPU tier: scalar, neon, avx2, avx512, amx (default: the best but amx)"}
 #define GMA_CLI_OPTION_JSON(where) \
     {.name = "json", .type = GMA_CLI_FLAG, .value = (where), .help = "print the result as JSON"}
 

@@ -109,13 +109,22 @@ GMA_API gma_tensor gma_tensor_of(const void *data, gma_dtype dtype, int rank, in
 /* ---- CPU tiers ---------------------------------------------------------------------------- */
 
 typedef enum gma_isa {
-    GMA_ISA_AUTO = 0, /* the best tier this CPU has, no higher than GMA_ISA in the environment */
+    GMA_ISA_AUTO = 0, /* the best tier this CPU has, no higher than GMA_ISA in the environment; amx only if that says so */
     GMA_ISA_SCALAR = 1,
     GMA_ISA_NEON = 2,
     GMA_ISA_AVX2 = 3, /* AVX2 and FMA */
     GMA_ISA_AVX512 = 4, /* AVX-512 F, BW, DQ, VL */
-    GMA_ISA_AMX = 5 /* AVX-512 and AMX-BF16 tiles */
+    GMA_ISA_AMX = 5 /* AVX-512 and AMX-BF16 tiles, which cost accuracy: see below */
 } gma_isa;
+
+/* GMA_ISA_AMX computes as GMA_ISA_AVX512 does, bit for bit, unless the mixer is GMA and q, k and v are all stored as BF16.
+ * Then forward multiplies in bf16 with f32 sums:
+ *   - responsibilities, values, states and the products of a chunk are rounded to bf16 (2^-9) where they are multiplied;
+ *     the states themselves stay f32
+ *   - logits: two bf16 terms of each factor, and only for chunks whose tokens have |x-c|^2/s 2^-16 <= 1e-2, where also
+ *     |mu-c|^2/s 2^-16 <= 1e-2 (c: near the mean of mu; s: sigma2 by logit_scale, of the narrowest component in each
+ *     dimension); elsewhere f32. A logit is then off by 1e-2 at most, typically by less than 1e-3.
+ * backward takes the same responsibilities and multiplies in f32; decoding is in f32. Measured errors: docs/performance.md. */
 
 /** gma_isa_name() - "scalar", "neon", "avx2", "avx512", "amx"; NULL for a value that is none. */
 GMA_API const char *gma_isa_name(gma_isa isa);
@@ -128,7 +137,7 @@ GMA_API gma_status gma_isa_from_name(const char *name, gma_isa *isa);
 GMA_API int gma_isa_built(gma_isa isa);
 GMA_API int gma_isa_supported(gma_isa isa);
 
-/** gma_isa_default() - the tier GMA_ISA_AUTO stands for. The environment variable GMA_ISA is a ceiling:
+/** gma_isa_default() - the tier GMA_ISA_AUTO stands for. The environment variable GMA_ISA is a ceiling (avx512 if unset):
  *  a known tier that cannot run here falls to the next lower one, an unknown name is an error.
  *  Read once, at the first call; later changes of the environment have no effect. */
 GMA_API gma_status gma_isa_default(gma_isa *isa);

@@ -1,13 +1,21 @@
 /* Which tiers are built, which of them this CPU and operating system can run, and which one is used by default. */
+#define _GNU_SOURCE /* syscall */
 #include "core/cpu.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef __linux__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #ifdef _OPENMP
 #include <omp.h>
 #include <stdatomic.h>
+#ifndef __linux__
 #include <unistd.h>
+#endif
 #endif
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -86,7 +94,12 @@ static int x86_has(gma_isa isa)
     const int avx512 = avx2 && ((b7 >> 16) & 1) && ((b7 >> 17) & 1) && ((b7 >> 30) & 1) && ((b7 >> 31) & 1) &&
                        (os & 0xe6) == 0xe6;
 #endif
+#ifdef GMAI_EMULATE
+    const int amx = avx512;
+    (void)d7;
+#else
     const int amx = avx512 && ((d7 >> 22) & 1) && ((d7 >> 24) & 1) && (os & 0x60000) == 0x60000;
+#endif
     return isa == GMA_ISA_AVX2 ? avx2 : isa == GMA_ISA_AVX512 ? avx512 : isa == GMA_ISA_AMX ? amx : 0;
 }
 #endif
@@ -102,12 +115,33 @@ static void find_x86_tiers(void)
 }
 #endif
 
+#ifdef GMAI_X86
+/* Linux gives a process the 8 KiB of tiles only after it has asked, once for all its threads. Only asked for when the tier
+ * is: from then on alternate signal stacks must have room for them. */
+static gmai_once tiles_once = GMAI_ONCE_INIT;
+static int tiles_granted;
+
+static void ask_for_tiles(void)
+{
+#if defined(GMAI_EMULATE)
+    tiles_granted = 1;
+#elif defined(__linux__) && defined(SYS_arch_prctl)
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
+    tiles_granted = syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#endif
+}
+#endif
+
 int gma_isa_supported(gma_isa isa)
 {
     if (!gma_isa_built(isa)) return 0;
     if (isa == GMA_ISA_SCALAR) return 1;
 #ifdef GMAI_X86
     gmai_call_once(&x86_once, find_x86_tiers);
+    if (isa == GMA_ISA_AMX && (x86_tiers >> isa & 1)) {
+        gmai_call_once(&tiles_once, ask_for_tiles);
+        return tiles_granted;
+    }
     return x86_tiers >> isa & 1;
 #else
     return isa == GMA_ISA_NEON; /* part of every AArch64 */
@@ -131,7 +165,7 @@ static char default_name[64];
 static void choose_default(void)
 {
     const char *env = getenv("GMA_ISA");
-    gma_isa ceiling = GMA_ISA_AMX;
+    gma_isa ceiling = GMA_ISA_AVX512; /* amx costs accuracy: only for those who name it */
     if (env && *env) {
         if (gma_isa_from_name(env, &ceiling) != GMA_OK) {
             strncpy(default_name, env, sizeof default_name - 1);

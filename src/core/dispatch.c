@@ -14,6 +14,9 @@ extern const gmai_kernels gmai_kernels__avx2;
 #ifdef GMAI_HAVE_avx512
 extern const gmai_kernels gmai_kernels__avx512;
 #endif
+#ifdef GMAI_HAVE_amx
+extern const gmai_kernels gmai_kernels__amx;
+#endif
 
 const gmai_kernels *gmai_kernels_of(int isa)
 {
@@ -26,6 +29,9 @@ const gmai_kernels *gmai_kernels_of(int isa)
 #endif
 #ifdef GMAI_HAVE_avx512
     case GMA_ISA_AVX512: return &gmai_kernels__avx512;
+#endif
+#ifdef GMAI_HAVE_amx
+    case GMA_ISA_AMX: return &gmai_kernels__amx;
 #endif
     default: return &gmai_kernels__scalar;
     }

@@ -43,6 +43,11 @@ typedef struct gmai_mixture {
     const float *mw; /* (k4, rp) */
     const float *blocked; /* (k4 / 4, r, 2, 4): w and mw of four components side by side, for broadcasts */
     const float *konst; /* (k4) */
+    /* Tiers with tiles, NULL elsewhere: two bf16 terms of 2 w mw and of -w^2 as tiles; konst - sum mw^2, (kp, 16);
+     * the largest 2 w^2 of each dimension, (rp), and of |2 mw^2|. See kernels/tiles_amx.c. */
+    const uint16_t *tile_rows;
+    const float *tile_bias, *tile_bound;
+    float tile_mu_bound;
 } gmai_mixture;
 
 /* A product term: sum over k of A(m,k) B(k,n), A(m,k) = a[m am + k ak], B(k,n) = b[k ldb + n]. */
@@ -193,6 +198,13 @@ typedef struct gmai_kernels {
     /* Subnormals slow a CPU down a hundredfold and carry nothing here: treat them as 0 in this thread until restored. */
     unsigned (*flush_on)(void);
     void (*flush_restore)(unsigned before);
+
+    /* Tiers with tiles: the table for q, k, v stored as bf16, forward (products and logits in bf16) and backward (the same
+     * logits, for the same phi; products in f32). NULL: this one. */
+    const struct gmai_kernels *bf16_forward, *bf16_backward;
+    /* Floats that they want of a mixture beside what it has, and their preparation. */
+    size_t (*tile_floats)(int64_t k, int64_t r);
+    void (*tile_prepare)(gmai_mixture *m, float *memory);
 } gmai_kernels;
 
 #define GMAI_CAT_(a, b) a##__##b

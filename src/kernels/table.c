@@ -3,43 +3,70 @@
 
 extern const gmai_kernels GMAI_K(kernels);
 
-const gmai_kernels GMAI_K(kernels) = {
-    .lanes = VL,
-    .pack = GMAI_K(pack),
-    .unpack = GMAI_K(unpack),
-    .transpose = GMAI_K(transpose),
-    .logits = GMAI_K(logits),
-    .softmax = GMAI_K(softmax),
-    .softmax_backward = GMAI_K(softmax_backward),
-    .mixture_backward = GMAI_K(mixture_backward),
-    .elu_features = GMAI_K(elu_features),
-    .elu_backward = GMAI_K(elu_backward),
-    .square_sums = GMAI_K(square_sums),
-    .exp_features = GMAI_K(exp_features),
-    .exp_features_scaled = GMAI_K(exp_features_scaled),
-    .exp_backward = GMAI_K(exp_backward),
+/* All but what differs between the tables of a tier. */
+#define SHARED \
+    .lanes = VL, \
+    .pack = GMAI_K(pack), \
+    .unpack = GMAI_K(unpack), \
+    .transpose = GMAI_K(transpose), \
+    .softmax = GMAI_K(softmax), \
+    .softmax_backward = GMAI_K(softmax_backward), \
+    .mixture_backward = GMAI_K(mixture_backward), \
+    .elu_features = GMAI_K(elu_features), \
+    .elu_backward = GMAI_K(elu_backward), \
+    .square_sums = GMAI_K(square_sums), \
+    .exp_features = GMAI_K(exp_features), \
+    .exp_features_scaled = GMAI_K(exp_features_scaled), \
+    .exp_backward = GMAI_K(exp_backward), \
+    .row_sums = GMAI_K(row_sums), \
+    .column_sums = GMAI_K(column_sums), \
+    .scale_columns = GMAI_K(scale_columns), \
+    .output_backward = GMAI_K(output_backward), \
+    .lower_decay = GMAI_K(lower_decay), \
+    .combine = GMAI_K(combine), \
+    .accumulate = GMAI_K(accumulate), \
+    .axpy = GMAI_K(axpy), \
+    .prepare_row = GMAI_K(prepare_row), \
+    .step_logits = GMAI_K(step_logits), \
+    .step_softmax = GMAI_K(step_softmax), \
+    .step_exp = GMAI_K(step_exp), \
+    .step_sums = GMAI_K(step_sums), \
+    .step_fold = GMAI_K(step_fold), \
+    .step_read = GMAI_K(step_read), \
+    .scan_prepare = GMAI_K(scan_prepare), \
+    .scan_forward = GMAI_K(scan_forward), \
+    .scan_backward = GMAI_K(scan_backward), \
+    .tile_softmax = GMAI_K(tile_softmax), \
+    .tile_backward = GMAI_K(tile_backward), \
+    .rotate = GMAI_K(rotate)
+
+#ifdef GMAI_TILES
+static const gmai_kernels forward = {
+    SHARED,
+    .logits = GMAI_K(tile_logits),
+    .product = GMAI_K(tile_product),
+    .flush_on = GMAI_K(tile_on),
+    .flush_restore = GMAI_K(tile_restore),
+};
+static const gmai_kernels backward = {
+    SHARED,
+    .logits = GMAI_K(tile_logits),
     .product = GMAI_K(product),
-    .row_sums = GMAI_K(row_sums),
-    .column_sums = GMAI_K(column_sums),
-    .scale_columns = GMAI_K(scale_columns),
-    .output_backward = GMAI_K(output_backward),
-    .lower_decay = GMAI_K(lower_decay),
-    .combine = GMAI_K(combine),
-    .accumulate = GMAI_K(accumulate),
-    .axpy = GMAI_K(axpy),
-    .prepare_row = GMAI_K(prepare_row),
-    .step_logits = GMAI_K(step_logits),
-    .step_softmax = GMAI_K(step_softmax),
-    .step_exp = GMAI_K(step_exp),
-    .step_sums = GMAI_K(step_sums),
-    .step_fold = GMAI_K(step_fold),
-    .step_read = GMAI_K(step_read),
-    .scan_prepare = GMAI_K(scan_prepare),
-    .scan_forward = GMAI_K(scan_forward),
-    .scan_backward = GMAI_K(scan_backward),
-    .tile_softmax = GMAI_K(tile_softmax),
-    .tile_backward = GMAI_K(tile_backward),
-    .rotate = GMAI_K(rotate),
+    .flush_on = GMAI_K(tile_on),
+    .flush_restore = GMAI_K(tile_restore),
+};
+#endif
+
+const gmai_kernels GMAI_K(kernels) = {
+    SHARED,
+    .logits = GMAI_K(logits),
+    .product = GMAI_K(product),
     .flush_on = GMAI_K(flush_on),
     .flush_restore = GMAI_K(flush_restore),
+#ifdef GMAI_TILES
+    .bf16_forward = &forward,
+    .bf16_backward = &backward,
+    .tile_floats = GMAI_K(tile_floats),
+    .tile_prepare = GMAI_K(tile_prepare),
+#endif
 };

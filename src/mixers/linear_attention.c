@@ -72,6 +72,12 @@ static gma_status check_values(const gma_mixer *m, const gmai_args *a)
     return m->ops->linear_attention->check ? m->ops->linear_attention->check(m, a) : GMA_OK;
 }
 
+int gmai_la_in_bf16(const gma_mixer *m, const gmai_args *a)
+{
+    return m->ops->linear_attention->bf16_products && m->kern->bf16_forward && a->t[GMA_Q].dtype == GMA_BF16 &&
+           a->t[GMA_K].dtype == GMA_BF16 && a->t[GMA_V].dtype == GMA_BF16;
+}
+
 static void prepare_heads(const gma_mixer *m, const gmai_call *c, const layout *l)
 {
     const gmai_linear_attention *la = m->ops->linear_attention;
@@ -101,6 +107,7 @@ static gma_status start(const gma_mixer *m, const gmai_args *a, const gma_exec *
     memset(c, 0, sizeof *c);
     c->plan = p;
     c->kern = m->kern;
+    if (gmai_la_in_bf16(m, a)) c->kern = backward ? m->kern->bf16_backward : m->kern->bf16_forward;
     c->map = m->ops->linear_attention->map;
     c->heads = l.heads;
     c->head_size = m->ops->linear_attention->one_head ? 0 : l.head_size;

@@ -10,6 +10,7 @@
 
 typedef struct gmai_linear_attention {
     const gmai_map *map;
+    int bf16_products; /* its features and states bear products in bf16, on a tier that has them */
 
     /* What is prepared of a key head for the map, in so many bytes of scratch. NULL: nothing. */
     size_t (*head_size)(const gma_mixer_desc *d);
@@ -38,6 +39,9 @@ gma_status gmai_la_backward(const gma_mixer *m, const gmai_args *a, const gma_ex
 gma_status gmai_la_state_init(const gma_mixer *m, const gmai_args *a, void *state);
 gma_status gmai_la_step(const gma_mixer *m, const gmai_args *a, void *state, int threads);
 gma_status gmai_la_state_export(const gma_mixer *m, const void *state, const gmai_args *a);
+
+/* 1: a call with these arguments may use gmai_kernels.bf16_forward and bf16_backward. */
+int gmai_la_in_bf16(const gma_mixer *m, const gmai_args *a);
 
 /* Bytes of the decoding state. */
 size_t gmai_la_state_size(const gma_mixer *m);

@@ -127,6 +127,10 @@ int tst_has(int slot); /* does the mixer at work know it? */
 /* Every engine to test: with_naive puts the naive one first; then each supported tier with each of the n thread counts,
  * F32. Returns how many; list has room for 32. */
 int tst_engines(tst_engine *list, int with_naive, const int *threads, int n);
+/* 1: this engine multiplies in bf16, with the limits TOL_TILES_ of tol.h. */
+static inline int tst_in_bf16(const tst_engine *e) {
+    return !e->naive && e->isa == GMA_ISA_AMX && e->io == GMA_BF16 && tst_mixer == GMA_MIXER_GMA;
+}
 const char *tst_engine_name(const tst_engine *e);
 
 /* Returns the status of the first call that fails; *r is then empty. Fails the test when a call writes outside a view.

@@ -17,7 +17,13 @@ static const gma_slot_info slots[] = {
     GMAI_LA_SLOTS_OUTPUTS("K"),
 };
 
-static size_t head_size(const gma_mixer_desc *d) { return gmai_gma_head_size(d->components, d->routing_dim); }
+/* The prepared mixture, and behind it what tiles want of it. */
+static size_t head_size(const gma_mixer_desc *d)
+{
+    const gmai_kernels *kern = gmai_kernels_of(d->isa);
+    const size_t tiles = kern->tile_floats ? kern->tile_floats(d->components, d->routing_dim) : 0;
+    return gmai_gma_head_size(d->components, d->routing_dim) + (tiles * sizeof(float) + 63) / 64 * 64;
+}
 static size_t sums_floats(const gma_mixer_desc *d) { return gmai_gma_sums_floats(d->components, d->routing_dim); }
 
 static gma_status check_values(const gma_mixer *m, const gmai_args *a)
@@ -29,6 +35,11 @@ static void prepare(const gma_mixer *m, const gmai_args *a, int64_t h, void *hea
 {
     gmai_gma_prepare(m->kern, &a->t[GMA_MU], &a->t[GMA_OMEGA], &a->t[GMA_ALPHA], &a->t[GMA_LOGIT_SCALE], h,
                      m->d.eps_sigma, head);
+    gmai_gma_head *g = head;
+    g->m.tile_rows = NULL;
+    if (m->kern->tile_prepare && gmai_la_in_bf16(m, a))
+        m->kern->tile_prepare(&g->m, (float *)(void *)((char *)head +
+                                                       gmai_gma_head_size(m->d.components, m->d.routing_dim)));
 }
 
 static void finish(const void *head, const float *sums, int64_t h, const gmai_args *a)
@@ -117,6 +128,7 @@ static void step_phi(const gma_mixer *m, const float *step, float *x, int keys, 
 
 static const gmai_linear_attention family = {
     .map = &gmai_gma_map,
+    .bf16_products = 1,
     .head_size = head_size,
     .prepare = prepare,
     .check = check_values,

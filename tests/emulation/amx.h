@@ -1,0 +1,72 @@
+/* The tiles of tier amx in plain C, beside the vectors of emulation/avx512.h. Sums are rounded in the order of the
+ * instruction TDPBF16PS: for each row and column the products with the even and with the odd members of the pairs are
+ * summed apart, by fused multiply-adds from 0, then added to each other, then to C; subnormals count as 0 throughout. */
+#ifndef GMA_EMULATION_AMX_H
+#define GMA_EMULATION_AMX_H
+
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "avx512.h"
+
+#include "simd/amx.h" /* that the tier has tiles */
+
+typedef struct tile_file {
+    int configured;
+    uint32_t tile[8][16][16];
+} tile_file;
+
+/* Of this thread and this file of code. Using a tile before t_begin() ends a program on a real CPU too. */
+static inline tile_file *tiles(int configured)
+{
+    static _Thread_local tile_file t;
+    if (configured >= 0)
+        t.configured = configured;
+    else if (!t.configured)
+        abort();
+    return &t;
+}
+
+static inline void t_begin(void) { (void)tiles(1); }
+static inline void t_end(void) { (void)tiles(0); }
+static inline void t_zero(int i) { memset(tiles(-1)->tile[i], 0, 1024); }
+static inline void t_load(int i, const void *p, ptrdiff_t bytes)
+{
+    for (int r = 0; r < 16; r++) memcpy(tiles(-1)->tile[i][r], (const char *)p + r * bytes, 64);
+}
+static inline void t_store(int i, void *p, ptrdiff_t bytes)
+{
+    for (int r = 0; r < 16; r++) memcpy((char *)p + r * bytes, tiles(-1)->tile[i][r], 64);
+}
+static inline float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0.0f * x : x; }
+
+static inline void t_multiply(int c, int a, int b)
+{
+    tile_file *t = tiles(-1);
+    for (int m = 0; m < 16; m++) {
+        float even[16] = {0}, odd[16] = {0};
+        for (int k = 0; k < 16; k++) {
+            const uint32_t pair = t->tile[a][m][k];
+            const float a0 = flushed(lane_of(pair << 16)), a1 = flushed(lane_of(pair & 0xffff0000u));
+            for (int n = 0; n < 16; n++) {
+                const uint32_t with = t->tile[b][k][n];
+                even[n] = flushed(lane_fma(a0, flushed(lane_of(with << 16)), even[n]));
+                odd[n] = flushed(lane_fma(a1, flushed(lane_of(with & 0xffff0000u)), odd[n]));
+            }
+        }
+        for (int n = 0; n < 16; n++) {
+            const float sum = flushed(even[n] + odd[n]);
+            t->tile[c][m][n] = lane_bits(flushed(flushed(lane_of(t->tile[c][m][n])) + sum));
+        }
+    }
+}
+
+#define T_ZERO(tile) t_zero(tile)
+#define T_LOAD(tile, p, bytes) t_load(tile, p, bytes)
+#define T_STORE(tile, p, bytes) t_store(tile, p, bytes)
+#define T_MULTIPLY(c, a, b) t_multiply(c, a, b)
+
+LANES_1(v_round_bf16, lane_of(lane_bf16(x) << 16))
+LANES_2(v_pair_bf16, lane_of(lane_bf16(y) << 16 | lane_bf16(x)))
+
+#endif
