@@ -2,6 +2,7 @@
 #include <stddef.h>
 
 #include "layers/real.h"
+#include "layers/watch.h"
 
 enum { GMAL_T(max_args) = 24 };
 
@@ -76,8 +77,10 @@ gma_status GMAL_T(gmal_mixer_forward)(const gma_mixer *mixer, const IO *io, cons
     gma_status s = gma_mixer_get_desc(mixer, &d);
     if (s != GMA_OK) return s;
     const int count = GMAL_T(append)(&d, io, 0, args, 0);
-    return DTYPE == GMA_F32 ? gma_mixer_forward(mixer, args, count, exec)
-                            : gma_mixer_naive_forward(mixer, args, count);
+    const double began = gmal_watch_begin();
+    s = DTYPE == GMA_F32 ? gma_mixer_forward(mixer, args, count, exec) : gma_mixer_naive_forward(mixer, args, count);
+    gmal_watch_end_mixer(began);
+    return s;
 }
 
 gma_status GMAL_T(gmal_mixer_backward)(const gma_mixer *mixer, const IO *io, const IO *grad, const gma_exec *exec) {
@@ -88,8 +91,10 @@ gma_status GMAL_T(gmal_mixer_backward)(const gma_mixer *mixer, const IO *io, con
     if (s != GMA_OK) return s;
     int count = GMAL_T(append)(&d, io, 0, args, 0);
     count = GMAL_T(append)(&d, grad, GMA_GRAD_BIT, args, count);
-    return DTYPE == GMA_F32 ? gma_mixer_backward(mixer, args, count, exec)
-                            : gma_mixer_naive_backward(mixer, args, count);
+    const double began = gmal_watch_begin();
+    s = DTYPE == GMA_F32 ? gma_mixer_backward(mixer, args, count, exec) : gma_mixer_naive_backward(mixer, args, count);
+    gmal_watch_end_mixer(began);
+    return s;
 }
 
 #undef IO
