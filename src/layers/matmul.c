@@ -1,6 +1,8 @@
 /* Dense products: oneDNN's sgemm, or ours. */
 #include "layers/matmul.h"
 
+#include <string.h>
+
 #include "layers/kernels.h"
 #include "layers/watch.h"
 
