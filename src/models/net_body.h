@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layers/pages.h"
 #include "layers/rng.h"
 
 #include "layers/real.h"
@@ -176,7 +177,7 @@ gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int
     if (s == GMA_OK) {
         bump count = {NULL, 0};
         place(n, &count);
-        n->arena = aligned_alloc(64, count.used ? count.used : 64);
+        n->arena = gmal_pages(count.used);
         if (n->arena) {
             bump real_one = {n->arena, 0};
             place(n, &real_one);

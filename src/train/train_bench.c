@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "gma/bench.h"
+#include "layers/pages.h"
 #include "layers/rng.h"
 #include "layers/threads.h"
 #include "layers/watch.h"
@@ -27,7 +28,7 @@ static gma_status set_up(gma_train_bench *b, const gma_settings *settings) {
     if (s == GMA_OK) s = gma_lm_create(&b->s->model, gmal_key((uint64_t)b->s->seed, 0), &b->lm);
     if (s == GMA_OK) s = gmal_adamw_create(b->lm->layout, &b->opt);
     if (s != GMA_OK) return s;
-    b->grads = aligned_alloc(64, ((size_t)b->lm->layout->total * sizeof(float) + 63) / 64 * 64);
+    b->grads = gmal_pages((size_t)b->lm->layout->total * sizeof(float));
     if (!b->grads) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");
     const gmal_threads t = gmal_threads_enter((int)b->s->threads);
     s = gmal_net_create_f32(b->lm->layout, b->s->batch, b->s->model.context,
