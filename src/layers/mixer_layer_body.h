@@ -54,49 +54,32 @@ static void GMAL_T(append)(const gma_mixer_desc *d, const IO *io, int32_t bit, G
 gma_status GMAL_T(gmal_mixer_forward)(const gma_mixer *mixer, const IO *io, const gma_exec *exec) {
     GMAL_T(gmal_args) a;
     gma_mixer_desc d;
-<<<<<<< HEAD
-    d.struct_size = sizeof d;
-    gma_status s = gma_mixer_get_desc(mixer, &d);
-    if (s != GMA_OK) return s;
-    const int count = GMAL_T(append)(&d, io, 0, args, 0);
-    const double began = gmal_watch_begin();
-    s = DTYPE == GMA_F32 ? gma_mixer_forward(mixer, args, count, exec) : gma_mixer_naive_forward(mixer, args, count);
-    gmal_watch_end_mixer(began);
-    return s;
-=======
     a.count = 0;
-    const gma_status s = gma_mixer_get_desc(mixer, &d);
+    gma_status s = gma_mixer_get_desc(mixer, &d);
     if (s != GMA_OK)
         return s;
     GMAL_T(append)(&d, io, 0, &a);
-    return DTYPE == GMA_F32 ? gma_mixer_forward(mixer, a.list, a.count, exec)
-                            : gma_mixer_naive_forward(mixer, a.list, a.count);
->>>>>>> main
+    const double began = gmal_watch_begin();
+    s = DTYPE == GMA_F32 ? gma_mixer_forward(mixer, a.list, a.count, exec)
+                         : gma_mixer_naive_forward(mixer, a.list, a.count);
+    gmal_watch_end_mixer(began);
+    return s;
 }
 
 gma_status GMAL_T(gmal_mixer_backward)(const gma_mixer *mixer, const IO *io, const IO *grad, const gma_exec *exec) {
     GMAL_T(gmal_args) a;
     gma_mixer_desc d;
-<<<<<<< HEAD
-    d.struct_size = sizeof d;
-    gma_status s = gma_mixer_get_desc(mixer, &d);
-    if (s != GMA_OK) return s;
-    int count = GMAL_T(append)(&d, io, 0, args, 0);
-    count = GMAL_T(append)(&d, grad, GMA_GRAD_BIT, args, count);
-    const double began = gmal_watch_begin();
-    s = DTYPE == GMA_F32 ? gma_mixer_backward(mixer, args, count, exec) : gma_mixer_naive_backward(mixer, args, count);
-    gmal_watch_end_mixer(began);
-    return s;
-=======
     a.count = 0;
-    const gma_status s = gma_mixer_get_desc(mixer, &d);
+    gma_status s = gma_mixer_get_desc(mixer, &d);
     if (s != GMA_OK)
         return s;
     GMAL_T(append)(&d, io, 0, &a);
     GMAL_T(append)(&d, grad, GMA_GRAD_BIT, &a);
-    return DTYPE == GMA_F32 ? gma_mixer_backward(mixer, a.list, a.count, exec)
-                            : gma_mixer_naive_backward(mixer, a.list, a.count);
->>>>>>> main
+    const double began = gmal_watch_begin();
+    s = DTYPE == GMA_F32 ? gma_mixer_backward(mixer, a.list, a.count, exec)
+                         : gma_mixer_naive_backward(mixer, a.list, a.count);
+    gmal_watch_end_mixer(began);
+    return s;
 }
 
 #undef IO
