@@ -5,7 +5,7 @@
 #                   UndefinedBehaviorSanitizer
 #   make install PREFIX=/usr/local [DESTDIR=]
 #   make deps       install the packages that are missing (Debian and its kin)
-#   make bench      set the operator beside PyTorch's (a virtual environment of its own); writes docs/performance.md
+#   make bench      set operator and training beside PyTorch's (a virtual environment of its own); writes docs/performance.md
 #   make test-arm64 the operator's tests on an emulated AArch64
 
 PREFIX ?= /usr/local
@@ -66,13 +66,16 @@ test-arm64:
 # Both tiers in turn; on a CPU without AVX-512 the two are the same and the second only repeats the first.
 VENV = .venv-bench
 BENCH = $(VENV)/bin/python bench/compare_torch.py --document docs/performance.md
+BENCH_TRAIN = $(VENV)/bin/python bench/compare_train.py --document docs/performance.md
 bench:
 	tools/deps.sh bench
 	$(MAKE) all
 	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet -r bench/requirements.txt
 	GMA_ISA=avx2 $(BENCH)
+	GMA_ISA=avx2 $(BENCH_TRAIN)
 	$(BENCH)
+	$(BENCH_TRAIN)
 
 install: all
 	cmake --install build --prefix '$(PREFIX)'

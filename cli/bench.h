@@ -51,12 +51,50 @@ gma_status bench_check(const bench_shape *shape);
 /* Bytes, 64-byte aligned, zeroed; count may be 0. */
 gma_status bench_allocate(size_t bytes, void **out);
 
+/* ---- Measuring ---------------------------------------------------------------------------------------------- */
+
+enum { BENCH_MAX_LENGTHS = 64 };
+
+/* N | FIRST..LAST (doubling) | FIRST..LAST+STEP, separated by commas. Returns their number, -1 when it cannot be read. */
+int bench_read_lengths(const char *text, int64_t *out);
+
+double bench_now_ms(void);
+
+/* Peak resident memory of the process. Linux can start it anew; elsewhere it is that of the process so far. */
+void bench_forget_peak_rss(void);
+int64_t bench_peak_rss(void);
+
 /* ---- Results ------------------------------------------------------------------------------------------------ */
 
 typedef struct bench_samples {
     int count;
     double *ms, median, min;
 } bench_samples;
+
+gma_status bench_make_samples(bench_samples *s, int64_t count);
+void bench_summarise(bench_samples *s); /* median and min */
+
+/* Rows as JSON or CSV: one list of fields, each at its offset in a row. */
+typedef enum bench_type { BENCH_TEXT, BENCH_CHARS, BENCH_WHOLE, BENCH_FLAG, BENCH_REAL, BENCH_SAMPLES } bench_type;
+
+typedef struct bench_field {
+    const char *name;
+    bench_type type;
+    size_t offset;
+    int when; /* 0: always; else what `is_there` understands */
+} bench_field;
+
+typedef struct bench_table {
+    const bench_field *fields;
+    int count;
+    size_t row_size;
+    int (*is_there)(int when, const void *row); /* null, or empty, where it says no */
+} bench_table;
+
+void bench_json(FILE *out, const bench_table *table, const void *rows, int count);
+void bench_csv(FILE *out, const bench_table *table, const void *rows, int count);
+
+/* ---- gma bench op ------------------------------------------------------------------------------------------- */
 
 typedef struct bench_row {
     const char *mixer, *pass, *dtype, *isa, *version;
@@ -73,5 +111,6 @@ void bench_print_json(FILE *out, const bench_row *rows, int count);
 void bench_print_csv(FILE *out, const bench_row *rows, int count);
 
 int gma_bench_op(int argc, char **argv);
+int gma_bench_train(int argc, char **argv);
 
 #endif

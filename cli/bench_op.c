@@ -1,20 +1,15 @@
 /* gma bench op - how fast one mixer runs here. */
-#define _POSIX_C_SOURCE 200809L
 #include "cli/bench.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <time.h>
 
 #include "cli/options.h"
 #include "gma/bench.h"
 
-enum { MAX_LENGTHS = 64, WARM_CALLS = 2 };
+enum { WARM_CALLS = 2 };
 static const double warm_seconds = 0.05; /* clocks up, threads started, pages there */
 static const double step_seconds = 0.002; /* a sample of decoding holds as many steps as take this long */
-static const int64_t max_length = (int64_t)1 << 32;
 
 typedef struct bench_options {
     const char *mixer, *isa, *lengths;
@@ -22,115 +17,7 @@ typedef struct bench_options {
     int64_t batch, heads, kv_heads, dim, components, threads, repeat, scrub_mib;
 } bench_options;
 
-/* ---- Lengths ------------------------------------------------------------------------------------------------ */
-
-static const char *read_number(const char *text, int64_t *out) {
-    char *end;
-    errno = 0;
-    long long x = strtoll(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || errno != 0 || x < 1 || x > max_length) {
-        return NULL;
-    }
-    *out = x;
-    return end;
-}
-
-/* N | FIRST..LAST (doubling) | FIRST..LAST+STEP, separated by commas. Returns their number, -1 when it cannot be read. */
-static int read_lengths(const char *text, int64_t *out) {
-    int count = 0;
-    for (;;) {
-        int64_t first, last, step = 0;
-        text = read_number(text, &first);
-        last = text != NULL ? first : 0;
-        if (text != NULL && strncmp(text, "..", 2) == 0) {
-            text = read_number(text + 2, &last);
-            if (text != NULL && *text == '+') {
-                text = read_number(text + 1, &step);
-            }
-        }
-        if (text == NULL || last < first || (*text != ',' && *text != '\0')) {
-            return -1;
-        }
-        for (int64_t n = first; n <= last; n = step > 0 ? n + step : 2 * n) {
-            if (count == MAX_LENGTHS) {
-                return -1;
-            }
-            out[count++] = n;
-        }
-        if (*text++ == '\0') {
-            return count;
-        }
-    }
-}
-
-/* ---- Clock and memory --------------------------------------------------------------------------------------- */
-
-static double now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
-/* Linux can start the peak anew; elsewhere it is that of the process so far. */
-static void forget_peak_rss(void) {
-    FILE *file = fopen("/proc/self/clear_refs", "w");
-    if (file != NULL) {
-        fputs("5", file);
-        fclose(file);
-    }
-}
-
-static int64_t peak_rss(void) {
-    char line[256];
-    long long kib = -1;
-    FILE *file = fopen("/proc/self/status", "r");
-    while (file != NULL && kib < 0 && fgets(line, sizeof line, file) != NULL) {
-        sscanf(line, "VmHWM: %lld", &kib);
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-    struct rusage usage;
-    if (kib < 0 && getrusage(RUSAGE_SELF, &usage) == 0) {
-        kib = usage.ru_maxrss;
-    }
-    return kib > 0 ? (int64_t)kib * 1024 : 0;
-}
-
 /* ---- Samples ------------------------------------------------------------------------------------------------ */
-
-static int by_size(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median_of(const double *x, int count) {
-    double *sorted = malloc((size_t)count * sizeof *sorted);
-    if (sorted == NULL) {
-        return x[count / 2]; /* out of memory for a few numbers: the next allocation will say so */
-    }
-    memcpy(sorted, x, (size_t)count * sizeof *sorted);
-    qsort(sorted, (size_t)count, sizeof *sorted, by_size);
-    const double m = count % 2 ? sorted[count / 2] : 0.5 * (sorted[count / 2 - 1] + sorted[count / 2]);
-    free(sorted);
-    return m;
-}
-
-static gma_status make_samples(bench_samples *s, int64_t count) {
-    void *ms;
-    const gma_status status = bench_allocate((size_t)count * sizeof(double), &ms);
-    s->ms = ms;
-    s->count = status == GMA_OK ? (int)count : 0;
-    return status;
-}
-
-static void summarise(bench_samples *s) {
-    s->median = median_of(s->ms, s->count);
-    s->min = s->ms[0];
-    for (int i = 1; i < s->count; i++) {
-        s->min = s->ms[i] < s->min ? s->ms[i] : s->min;
-    }
-}
 
 /* What is timed: the call, or (floor) only reading and writing what a decoding step must. */
 typedef struct workload {
@@ -152,14 +39,14 @@ static gma_status sample(const workload *w, bench_samples *s) {
         if (w->scrub != NULL) {
             status = gma_memory_pass(NULL, 0, w->scrub, w->scrubs, w->c->shape.threads);
         }
-        const double start = now_ms();
+        const double start = bench_now_ms();
         for (int64_t j = 0; j < w->steps && status == GMA_OK; j++) {
             status = run_once(w);
         }
-        s->ms[i] = (now_ms() - start) / (double)w->steps;
+        s->ms[i] = (bench_now_ms() - start) / (double)w->steps;
     }
     if (status == GMA_OK) {
-        summarise(s);
+        bench_summarise(s);
     }
     return status;
 }
@@ -167,13 +54,13 @@ static gma_status sample(const workload *w, bench_samples *s) {
 /* At least WARM_CALLS calls and warm_seconds; of decoding, as many steps as make a sample are then counted out. */
 static gma_status warm_up(workload *w) {
     gma_status status = GMA_OK;
-    const double start = now_ms();
+    const double start = bench_now_ms();
     int64_t calls = 0;
-    while (status == GMA_OK && (calls < WARM_CALLS || now_ms() - start < 1e3 * warm_seconds)) {
+    while (status == GMA_OK && (calls < WARM_CALLS || bench_now_ms() - start < 1e3 * warm_seconds)) {
         status = run_once(w);
         calls++;
     }
-    const double each = (now_ms() - start) / (double)calls;
+    const double each = (bench_now_ms() - start) / (double)calls;
     w->steps = w->c->shape.pass == BENCH_DECODE ? 1 + (int64_t)(1e3 * step_seconds / (each + 1e-6)) : 1;
     return status;
 }
@@ -183,7 +70,7 @@ static gma_status warm_up(workload *w) {
 /* Warm samples, then the peak of memory, then cold ones: what scrubs the caches is no part of that memory. */
 static gma_status measure_warm_and_cold(workload *w, const bench_options *o, bench_samples *warm, bench_samples *cold,
                                         int64_t *rss) {
-    gma_status status = make_samples(warm, o->repeat);
+    gma_status status = bench_make_samples(warm, o->repeat);
     if (status == GMA_OK) {
         status = warm_up(w);
     }
@@ -191,12 +78,12 @@ static gma_status measure_warm_and_cold(workload *w, const bench_options *o, ben
         status = sample(w, warm);
     }
     if (rss != NULL) {
-        *rss = peak_rss();
+        *rss = bench_peak_rss();
     }
     if (status != GMA_OK || !o->cold) {
         return status;
     }
-    status = make_samples(cold, o->repeat);
+    status = bench_make_samples(cold, o->repeat);
     void *scrub = NULL;
     if (status == GMA_OK) {
         status = bench_allocate((size_t)o->scrub_mib << 20, &scrub);
@@ -250,7 +137,7 @@ static gma_status measure_floor(bench_case *c, const bench_options *o, bench_row
 static gma_status measure(const bench_options *o, const bench_shape *shape, bench_row *row) {
     bench_case c;
     gma_mixer_desc used;
-    forget_peak_rss();
+    bench_forget_peak_rss();
     gma_status status = bench_case_open(&c, shape);
     workload w = {.c = &c};
     if (status == GMA_OK) {
@@ -408,7 +295,7 @@ int gma_bench_op(int argc, char **argv) {
     const char *operands[1];
     int count;
     bench_shape shape = {0};
-    int64_t lengths[MAX_LENGTHS];
+    int64_t lengths[BENCH_MAX_LENGTHS];
     int code = gma_cli_parse(&spec, argc, argv, operands, &count);
     shape.store_scores = code < 0 && strcmp(o.mixer, "mha") == 0;
     if (shape.store_scores) {
@@ -416,11 +303,11 @@ int gma_bench_op(int argc, char **argv) {
     } else if (code < 0 && gma_mixer_kind_from_name(o.mixer, &shape.kind) != GMA_OK) {
         code = gma_cli_misuse(&spec, "--mixer: %s", gma_last_error());
     }
-    if (code < 0 && (count = read_lengths(o.lengths, lengths)) < 0) {
+    if (code < 0 && (count = bench_read_lengths(o.lengths, lengths)) < 0) {
         code = gma_cli_misuse(&spec,
                               "--length must be at most %d whole numbers from 1 to 2^32 as N, FIRST..LAST or "
                               "FIRST..LAST+STEP, joined by commas, not \"%s\"",
-                              MAX_LENGTHS, o.lengths);
+                              BENCH_MAX_LENGTHS, o.lengths);
     }
     if (code < 0) {
         code = check_options(&spec, &o);

@@ -1,135 +1,60 @@
-/* Results as a table, JSON or CSV. One list of fields serves both of the latter. */
+/* Results of gma bench op. */
 #include "cli/bench.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stddef.h>
 
-#include "cli/options.h"
-
-typedef enum field_type { TEXT, CHARS, WHOLE, FLAG, REAL, SAMPLES } field_type;
 typedef enum field_when { ALWAYS, WHEN_COLD, WHEN_DECODE, WHEN_COLD_DECODE } field_when;
-
-typedef struct field {
-    const char *name;
-    field_type type;
-    size_t offset;
-    field_when when; /* null, or empty, otherwise */
-} field;
 
 #define AT(member) offsetof(bench_row, member)
 
-static const field fields[] = {
-    {"mixer", TEXT, AT(mixer), ALWAYS},
-    {"pass", TEXT, AT(pass), ALWAYS},
-    {"causal", FLAG, AT(causal), ALWAYS},
-    {"batch", WHOLE, AT(batch), ALWAYS},
-    {"heads", WHOLE, AT(heads), ALWAYS},
-    {"kv_heads", WHOLE, AT(kv_heads), ALWAYS},
-    {"length", WHOLE, AT(length), ALWAYS},
-    {"dim", WHOLE, AT(dim), ALWAYS},
-    {"components", WHOLE, AT(components), ALWAYS},
-    {"dtype", TEXT, AT(dtype), ALWAYS},
-    {"decay", FLAG, AT(decay), ALWAYS},
-    {"scale", FLAG, AT(scale), ALWAYS},
-    {"median_ms", REAL, AT(warm.median), ALWAYS},
-    {"min_ms", REAL, AT(warm.min), ALWAYS},
-    {"samples_ms", SAMPLES, AT(warm), ALWAYS},
-    {"cold_median_ms", REAL, AT(cold_samples.median), WHEN_COLD},
-    {"cold_min_ms", REAL, AT(cold_samples.min), WHEN_COLD},
-    {"cold_samples_ms", SAMPLES, AT(cold_samples), WHEN_COLD},
-    {"scrub_bytes", WHOLE, AT(scrub_bytes), WHEN_COLD},
-    {"gflops", REAL, AT(gflops), ALWAYS},
-    {"peak_gflops", REAL, AT(peak.gflops), ALWAYS},
-    {"efficiency", REAL, AT(efficiency), ALWAYS},
-    {"peak_by", CHARS, AT(peak.by), ALWAYS},
-    {"peak_isa", CHARS, AT(peak.isa), ALWAYS},
-    {"peak_size", WHOLE, AT(peak.size), ALWAYS},
-    {"workspace_bytes", WHOLE, AT(workspace_bytes), ALWAYS},
-    {"peak_rss_bytes", WHOLE, AT(peak_rss_bytes), ALWAYS},
-    {"state_bytes", WHOLE, AT(state_bytes), WHEN_DECODE},
-    {"floor_ms", REAL, AT(floor_ms), WHEN_DECODE},
-    {"cold_floor_ms", REAL, AT(cold_floor_ms), WHEN_COLD_DECODE},
-    {"isa", TEXT, AT(isa), ALWAYS},
-    {"threads", WHOLE, AT(threads), ALWAYS},
-    {"repeat", WHOLE, AT(repeat), ALWAYS},
-    {"version", TEXT, AT(version), ALWAYS},
+static const bench_field fields[] = {
+    {"mixer", BENCH_TEXT, AT(mixer), ALWAYS},
+    {"pass", BENCH_TEXT, AT(pass), ALWAYS},
+    {"causal", BENCH_FLAG, AT(causal), ALWAYS},
+    {"batch", BENCH_WHOLE, AT(batch), ALWAYS},
+    {"heads", BENCH_WHOLE, AT(heads), ALWAYS},
+    {"kv_heads", BENCH_WHOLE, AT(kv_heads), ALWAYS},
+    {"length", BENCH_WHOLE, AT(length), ALWAYS},
+    {"dim", BENCH_WHOLE, AT(dim), ALWAYS},
+    {"components", BENCH_WHOLE, AT(components), ALWAYS},
+    {"dtype", BENCH_TEXT, AT(dtype), ALWAYS},
+    {"decay", BENCH_FLAG, AT(decay), ALWAYS},
+    {"scale", BENCH_FLAG, AT(scale), ALWAYS},
+    {"median_ms", BENCH_REAL, AT(warm.median), ALWAYS},
+    {"min_ms", BENCH_REAL, AT(warm.min), ALWAYS},
+    {"samples_ms", BENCH_SAMPLES, AT(warm), ALWAYS},
+    {"cold_median_ms", BENCH_REAL, AT(cold_samples.median), WHEN_COLD},
+    {"cold_min_ms", BENCH_REAL, AT(cold_samples.min), WHEN_COLD},
+    {"cold_samples_ms", BENCH_SAMPLES, AT(cold_samples), WHEN_COLD},
+    {"scrub_bytes", BENCH_WHOLE, AT(scrub_bytes), WHEN_COLD},
+    {"gflops", BENCH_REAL, AT(gflops), ALWAYS},
+    {"peak_gflops", BENCH_REAL, AT(peak.gflops), ALWAYS},
+    {"efficiency", BENCH_REAL, AT(efficiency), ALWAYS},
+    {"peak_by", BENCH_CHARS, AT(peak.by), ALWAYS},
+    {"peak_isa", BENCH_CHARS, AT(peak.isa), ALWAYS},
+    {"peak_size", BENCH_WHOLE, AT(peak.size), ALWAYS},
+    {"workspace_bytes", BENCH_WHOLE, AT(workspace_bytes), ALWAYS},
+    {"peak_rss_bytes", BENCH_WHOLE, AT(peak_rss_bytes), ALWAYS},
+    {"state_bytes", BENCH_WHOLE, AT(state_bytes), WHEN_DECODE},
+    {"floor_ms", BENCH_REAL, AT(floor_ms), WHEN_DECODE},
+    {"cold_floor_ms", BENCH_REAL, AT(cold_floor_ms), WHEN_COLD_DECODE},
+    {"isa", BENCH_TEXT, AT(isa), ALWAYS},
+    {"threads", BENCH_WHOLE, AT(threads), ALWAYS},
+    {"repeat", BENCH_WHOLE, AT(repeat), ALWAYS},
+    {"version", BENCH_TEXT, AT(version), ALWAYS},
 };
 
-enum { FIELDS = sizeof fields / sizeof fields[0] };
-
-static int is_there(const field *f, const bench_row *row) {
-    return f->when == ALWAYS || ((f->when == WHEN_DECODE || row->cold) && (f->when == WHEN_COLD || row->state_bytes > 0));
+static int is_there(int when, const void *at) {
+    const bench_row *row = at;
+    return (when == WHEN_DECODE || row->cold) && (when == WHEN_COLD || row->state_bytes > 0);
 }
 
-static void print_real(FILE *out, double x) { fprintf(out, "%.6g", isfinite(x) ? x : 0.0); }
+static const bench_table table = {fields, sizeof fields / sizeof fields[0], sizeof(bench_row), is_there};
 
-static void print_samples(FILE *out, const bench_samples *s, const char *between) {
-    for (int i = 0; i < s->count; i++) {
-        fputs(i > 0 ? between : "", out);
-        print_real(out, s->ms[i]);
-    }
-}
+void bench_print_json(FILE *out, const bench_row *rows, int count) { bench_json(out, &table, rows, count); }
 
-static void print_value(FILE *out, const field *f, const bench_row *row, int json) {
-    const void *at = (const char *)row + f->offset;
-    if (!is_there(f, row)) {
-        fputs(json ? "null" : "", out);
-        return;
-    }
-    const char *text = f->type == TEXT ? *(const char *const *)at : at;
-    switch (f->type) {
-    case TEXT:
-    case CHARS:
-        if (json) {
-            gma_cli_json_string(out, text);
-        } else {
-            fputs(text, out);
-        }
-        break;
-    case WHOLE:
-        fprintf(out, "%" PRId64, *(const int64_t *)at);
-        break;
-    case FLAG:
-        fputs(json ? (*(const int64_t *)at ? "true" : "false") : (*(const int64_t *)at ? "1" : "0"), out);
-        break;
-    case REAL:
-        print_real(out, *(const double *)at);
-        break;
-    case SAMPLES:
-        fputs(json ? "[" : "", out);
-        print_samples(out, at, json ? ", " : ";");
-        fputs(json ? "]" : "", out);
-        break;
-    }
-}
-
-void bench_print_json(FILE *out, const bench_row *rows, int count) {
-    fputs("[", out);
-    for (int i = 0; i < count; i++) {
-        fputs(i > 0 ? ",\n {" : "\n {", out);
-        for (int j = 0; j < FIELDS; j++) {
-            fprintf(out, "%s\"%s\": ", j > 0 ? ", " : "", fields[j].name);
-            print_value(out, &fields[j], &rows[i], 1);
-        }
-        fputs("}", out);
-    }
-    fputs("\n]\n", out);
-}
-
-void bench_print_csv(FILE *out, const bench_row *rows, int count) {
-    for (int j = 0; j < FIELDS; j++) {
-        fprintf(out, "%s%s", j > 0 ? "," : "", fields[j].name);
-    }
-    fputc('\n', out);
-    for (int i = 0; i < count; i++) {
-        for (int j = 0; j < FIELDS; j++) {
-            fputs(j > 0 ? "," : "", out);
-            print_value(out, &fields[j], &rows[i], 0);
-        }
-        fputc('\n', out);
-    }
-}
+void bench_print_csv(FILE *out, const bench_row *rows, int count) { bench_csv(out, &table, rows, count); }
 
 static void print_size(FILE *out, int64_t bytes) {
     fprintf(out, "  %11.2f", (double)bytes / (1024.0 * 1024.0));

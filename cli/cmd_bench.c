@@ -9,6 +9,7 @@ static const struct {
     int (*run)(int argc, char **argv);
 } subjects[] = {
     {"op", "one mixer: forward, forward and backward, or decoding, at several lengths", gma_bench_op},
+    {"train", "training steps of a language model: tokens a second, and where the time goes", gma_bench_train},
 };
 
 enum { SUBJECTS = sizeof subjects / sizeof subjects[0] };

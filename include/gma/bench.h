@@ -1,4 +1,5 @@
-/* gma/bench.h - what a measurement of the operator is set against: the machine's own dense product and memory.
+/* gma/bench.h - what a measurement of the operator is set against: the machine's own dense product and memory; and
+ * training steps to be timed.
  * Part of libgma_lm. Since 0.1.
  *
  *   gma_gemm_speed peak = {.struct_size = sizeof peak};
@@ -10,6 +11,7 @@
 #define GMA_BENCH_H
 
 #include "gma/base.h"
+#include "gma/train.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -36,6 +38,33 @@ GMA_API gma_status gma_gemm_peak(gma_isa isa, int threads, gma_gemm_speed *speed
  *  `update`, to push everything else out of the caches of all threads. Counts are floats; either may be NULL with 0. */
 GMA_API gma_status gma_memory_pass(const float *read, size_t read_count, float *update, size_t update_count,
                                    int threads);
+
+/* ---- Training ------------------------------------------------------------------------------------------------- */
+
+/** gma_train_bench - a model, its gradients, its optimizer and the activations of one batch, without data or files. */
+typedef struct gma_train_bench gma_train_bench;
+
+/** gma_train_times - where the time of one step went. The rest of `seconds` is norms, activations, residual sums, loss,
+ *  embeddings. */
+typedef struct gma_train_times {
+    size_t struct_size; /* set by the caller to sizeof(gma_train_times) */
+    double seconds; /* of the step: gradients to 0, forward, backward, optimizer */
+    double products; /* dense products */
+    double mixer; /* the sequence mixer, forward and backward */
+    double optimizer; /* norm of the gradients, clipping, AdamW */
+    double loss; /* of the batch before the step, nats per token */
+} gma_train_times;
+
+/** gma_train_bench_create() - from the settings of a training run: its model, batch, seed, lr (constant here), AdamW's
+ *  numbers, clip, recompute, threads. A sequence has model.context tokens. What concerns data and files is not looked at.
+ *  gma_train_bench_step() - one step on tokens, targets (batch, context) int32, every one in 0..vocab-1.
+ *  gma_train_bench_model() - the model, as the steps so far left it; it belongs to the bench.
+ *  One thread at a time. step allocates nothing. Errors: those of the settings; OUT_OF_MEMORY; a token named. Since 0.1. */
+GMA_API gma_status gma_train_bench_create(const gma_settings *settings, gma_train_bench **bench);
+GMA_API void gma_train_bench_destroy(gma_train_bench *bench); /* NULL is fine */
+GMA_API gma_status gma_train_bench_step(gma_train_bench *bench, const int32_t *tokens, const int32_t *targets,
+                                        gma_train_times *times);
+GMA_API gma_lm *gma_train_bench_model(gma_train_bench *bench);
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,8 @@
 /* The elementwise loops of the layers: src/layers/kernels/<name>.c, plain branch-free C that the compiler vectorises.
  * The float kernels are compiled once per CPU tier and picked with gma_isa_default(); the double ones once.
  * A kernel works on a range of rows and knows nothing of threads; the layers split the rows.
- * Every sum has a fixed order (GMAL_LANES partial sums), so all tiers give the same bits.
+ * Every sum has a fixed order (GMAL_LANES partial sums), so all tiers give the same bits; the matrix product alone is
+ * written in the vector words of src/simd and its bits belong to the tier.
  *
  * Adding one: a row here, a body in src/layers/kernels/. */
 #ifndef GMA_LAYERS_KERNELS_H
@@ -71,12 +72,18 @@ enum { GMAL_LANES = 16 };
        real c1, real c2, real grad_scale))                                                                             \
     /* y_i = <w_i, x>, w (n, k) */                                                                                     \
     X(gemv, void, (const real *w, int64_t ldw, const real *x, real *y, int64_t n, int64_t k))                          \
-    /* c (m, n) += alpha a b with a packed (k, 4-row groups) panel: see matmul.c */                                    \
+    /* b (k, n), or its transpose as stored (n, k), in the panels that gemm_block reads; room for k columns rounded up   \
+       to GMAL_GEMM_N */                                                                                               \
+    X(gemm_pack, void, (int transposed, const real *b, int64_t ldb, int64_t k, int64_t n, real *panels))                \
+    /* a (m, k), or its transpose as stored (k, m), as gemm_block reads it; out: GMAL_GEMM_M x GMAL_GEMM_LDA */          \
+    X(gemm_rows, void, (int transposed, const real *a, int64_t lda, int64_t m, int64_t k, real *out))                   \
+    /* c (m, n) = alpha a b + beta c, a from gemm_rows with the same `transposed`; beta = 0 does not read c */          \
     X(gemm_block, void,                                                                                                \
-      (const real *a, int64_t ars, int64_t acs, const real *b, real alpha, real *c, int64_t ldc, int64_t m, int64_t n, \
-       int64_t k))
+      (int transposed, const real *a, const real *panels, real alpha, real beta, real *c, int64_t ldc, int64_t m,      \
+       int64_t n, int64_t k))
 
-enum { GMAL_GEMM_N = 64, GMAL_GEMM_K = 128 }; /* extent of a packed block of b in gemm_block */
+/* Most columns and rows of a packed block of b; most rows of a; the distance of the latter. */
+enum { GMAL_GEMM_N = 256, GMAL_GEMM_K = 256, GMAL_GEMM_M = 96, GMAL_GEMM_LDA = GMAL_GEMM_K + 16 };
 
 #define GMAL_FIELD_F32(name, ret, params) ret(*name) params;
 typedef struct gmal_kernels_f32 {

@@ -1,7 +1,10 @@
 /* Dense products: oneDNN's sgemm, or ours. */
 #include "layers/matmul.h"
 
+#include <string.h>
+
 #include "layers/kernels.h"
+#include "layers/watch.h"
 
 #ifdef GMAL_HAVE_ONEDNN
 #include <dnnl.h>
@@ -27,7 +30,7 @@ gma_status gmal_matmul_own_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, 
     return GMA_OK;
 }
 
-gma_status gmal_matmul_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+static gma_status product(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                            const float *b, int64_t ldb, float beta, float *c, int64_t ldc, int threads) {
 #ifdef GMAL_HAVE_ONEDNN
     /* oneDNN takes its thread count from OpenMP; the entry points of this library have set it (layers/threads.h). */
@@ -43,4 +46,12 @@ gma_status gmal_matmul_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, floa
     }
 #endif
     return gmal_matmul_own_f32(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, threads);
+}
+
+gma_status gmal_matmul_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc, int threads) {
+    const double began = gmal_watch_begin();
+    const gma_status s = product(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, threads);
+    gmal_watch_end_product(began);
+    return s;
 }

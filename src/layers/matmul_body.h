@@ -1,40 +1,45 @@
-/* Our own product, once per precision. A block of GMAL_GEMM_K x GMAL_GEMM_N of op(B) is packed on the stack and run
- * against the rows of op(A) (kernel gemm_block). Threads own column blocks and row blocks of C; the order of the sum over
- * k does not depend on them. */
+/* Our own product, once per precision. C is cut into tasks of up to TASK_ROWS x GMAL_GEMM_N by its shape alone, and each
+ * sums over k in order: the same bits for any number of threads. A task packs a block of op(B) on its stack (GMAL_GEMM_K
+ * rows), then runs GMAL_GEMM_M rows of op(A), copied there as well, at a time against it. */
 #include "layers/real.h"
 
-enum { GMAL_T(row_block) = 128 };
+enum { GMAL_T(task_rows) = 480, GMAL_T(few_tasks) = 12 };
 
-static void GMAL_T(pack)(int tb, const gmal_real *b, int64_t ldb, int64_t k, int64_t n, gmal_real *panel) {
-    for (int64_t p = 0; p < k; p++) {
-        for (int64_t j = 0; j < n; j++) panel[p * GMAL_GEMM_N + j] = tb ? b[j * ldb + p] : b[p * ldb + j];
-        for (int64_t j = n; j < GMAL_GEMM_N; j++) panel[p * GMAL_GEMM_N + j] = 0;
+/* Rows of a task: equal parts, a multiple of every tile's height (4 and 6). */
+static int64_t GMAL_T(rows_of_task)(int64_t m, int64_t col_blocks) {
+    int64_t parts = (m + GMAL_T(task_rows) - 1) / GMAL_T(task_rows);
+    if (parts * col_blocks < GMAL_T(few_tasks)) {
+        const int64_t wanted = (GMAL_T(few_tasks) + col_blocks - 1) / col_blocks, most = (m + 95) / 96;
+        parts = wanted < most ? wanted : most;
     }
+    return ((m + parts - 1) / parts + 11) / 12 * 12;
 }
 
 static void GMAL_T(own_product)(int ta, int tb, int64_t m, int64_t n, int64_t k, gmal_real alpha, const gmal_real *a,
                                 int64_t lda, const gmal_real *b, int64_t ldb, gmal_real beta, gmal_real *c,
                                 int64_t ldc, int threads) {
+    if (m <= 0 || n <= 0) return;
     const int64_t col_blocks = (n + GMAL_GEMM_N - 1) / GMAL_GEMM_N;
-    const int64_t row_blocks = (m + GMAL_T(row_block) - 1) / GMAL_T(row_block);
-    const int64_t ars = ta ? 1 : lda, acs = ta ? lda : 1;
+    const int64_t task_rows = GMAL_T(rows_of_task)(m, col_blocks), row_blocks = (m + task_rows - 1) / task_rows;
     (void)threads;
 #ifdef _OPENMP
-#pragma omp parallel for schedule(static) num_threads(threads) if (m * n * k > 32768)
+#pragma omp parallel for schedule(dynamic) num_threads(threads) if (m * n * k > 32768)
 #endif
-    for (int64_t block = 0; block < col_blocks * row_blocks; block++) {
-        gmal_real panel[GMAL_GEMM_K * GMAL_GEMM_N];
-        const int64_t j0 = block / row_blocks * GMAL_GEMM_N, i0 = block % row_blocks * GMAL_T(row_block);
+    for (int64_t task = 0; task < col_blocks * row_blocks; task++) {
+        _Alignas(64) gmal_real panels[GMAL_GEMM_K * GMAL_GEMM_N];
+        _Alignas(64) gmal_real rows_a[GMAL_GEMM_M * GMAL_GEMM_LDA];
+        const int64_t j0 = task / row_blocks * GMAL_GEMM_N, r0 = task % row_blocks * task_rows;
         const int64_t cols = n - j0 < GMAL_GEMM_N ? n - j0 : GMAL_GEMM_N;
-        const int64_t rows = m - i0 < GMAL_T(row_block) ? m - i0 : GMAL_T(row_block);
-        gmal_real *cb = c + i0 * ldc + j0;
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t j = 0; j < cols; j++) cb[i * ldc + j] = beta == 0 ? 0 : beta * cb[i * ldc + j];
-        for (int64_t p0 = 0; p0 < k; p0 += GMAL_GEMM_K) {
+        const int64_t r1 = m - r0 < task_rows ? m : r0 + task_rows;
+        for (int64_t p0 = 0; p0 == 0 || p0 < k; p0 += GMAL_GEMM_K) {
             const int64_t depth = k - p0 < GMAL_GEMM_K ? k - p0 : GMAL_GEMM_K;
-            GMAL_T(pack)(tb, tb ? b + j0 * ldb + p0 : b + p0 * ldb + j0, ldb, depth, cols, panel);
-            GMAL_T(gmal_get_kernels)()->gemm_block(a + i0 * ars + p0 * acs, ars, acs, panel, alpha, cb, ldc, rows,
-                                                   cols, depth);
+            GMAL_T(gmal_get_kernels)()->gemm_pack(tb, tb ? b + j0 * ldb + p0 : b + p0 * ldb + j0, ldb, depth, cols, panels);
+            for (int64_t i = r0; i < r1; i += GMAL_GEMM_M) {
+                const int64_t rows = r1 - i < GMAL_GEMM_M ? r1 - i : GMAL_GEMM_M;
+                GMAL_T(gmal_get_kernels)()->gemm_rows(ta, ta ? a + p0 * lda + i : a + i * lda + p0, lda, rows, depth, rows_a);
+                GMAL_T(gmal_get_kernels)()->gemm_block(ta, rows_a, panels, alpha, p0 == 0 ? beta : 1, c + i * ldc + j0, ldc,
+                                                       rows, cols, depth);
+            }
         }
     }
 }

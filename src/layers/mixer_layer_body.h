@@ -1,5 +1,6 @@
 /* Bodies of mixer_layer.h, once per precision. */
 #include "layers/real.h"
+#include "layers/watch.h"
 
 enum { GMAL_T(max_args) = 2 * (GMAL_MIXER_PARAMS + 7) };
 
@@ -78,25 +79,31 @@ gma_status GMAL_T(gmal_mixer_forward)(const gma_mixer *mixer, const IO *io, cons
     GMAL_T(gmal_args) a;
     gma_mixer_desc d;
     a.count = 0;
-    const gma_status s = gma_mixer_get_desc(mixer, &d);
+    gma_status s = gma_mixer_get_desc(mixer, &d);
     if (s != GMA_OK)
         return s;
     GMAL_T(append)(&d, io, 0, &a);
-    return DTYPE == GMA_F32 ? gma_mixer_forward(mixer, a.list, a.count, exec)
-                            : gma_mixer_naive_forward(mixer, a.list, a.count);
+    const double began = gmal_watch_begin();
+    s = DTYPE == GMA_F32 ? gma_mixer_forward(mixer, a.list, a.count, exec)
+                         : gma_mixer_naive_forward(mixer, a.list, a.count);
+    gmal_watch_end_mixer(began);
+    return s;
 }
 
 gma_status GMAL_T(gmal_mixer_backward)(const gma_mixer *mixer, const IO *io, const IO *grad, const gma_exec *exec) {
     GMAL_T(gmal_args) a;
     gma_mixer_desc d;
     a.count = 0;
-    const gma_status s = gma_mixer_get_desc(mixer, &d);
+    gma_status s = gma_mixer_get_desc(mixer, &d);
     if (s != GMA_OK)
         return s;
     GMAL_T(append)(&d, io, 0, &a);
     GMAL_T(append)(&d, grad, GMA_GRAD_BIT, &a);
-    return DTYPE == GMA_F32 ? gma_mixer_backward(mixer, a.list, a.count, exec)
-                            : gma_mixer_naive_backward(mixer, a.list, a.count);
+    const double began = gmal_watch_begin();
+    s = DTYPE == GMA_F32 ? gma_mixer_backward(mixer, a.list, a.count, exec)
+                         : gma_mixer_naive_backward(mixer, a.list, a.count);
+    gmal_watch_end_mixer(began);
+    return s;
 }
 
 #undef IO

@@ -7,6 +7,7 @@
 
 #include "gma/data.h"
 #include "layers/kernels.h"
+#include "layers/pages.h"
 #include "layers/threads.h"
 #include "models/net.h"
 
@@ -23,7 +24,7 @@ gma_status gmal_model_alloc(const gma_lm_config *config, gma_lm **lm) {
     s = gmal_layout_create(&c, &m->layout);
     if (s == GMA_OK) {
         const size_t bytes = ((size_t)m->layout->total * sizeof(float) + 63) / 64 * 64;
-        m->values = aligned_alloc(64, bytes);
+        m->values = gmal_pages(bytes);
         if (m->values)
             memset(m->values, 0, bytes);
         else

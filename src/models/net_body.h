@@ -2,6 +2,8 @@
  * width. */
 #include "models/stack_body.h"
 
+#include "layers/pages.h"
+
 struct GMAL_T(gmal_net) {
     const gmal_layout *l;
     int threads;
@@ -47,7 +49,7 @@ gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int
     if (s == GMA_OK) {
         bump count = {NULL, 0};
         place(n, &count);
-        n->arena = aligned_alloc(64, count.used ? count.used : 64);
+        n->arena = gmal_pages(count.used);
         if (n->arena) {
             bump real_one = {n->arena, 0};
             place(n, &real_one);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "layers/kernels.h"
+#include "layers/pages.h"
 
 enum { PIECE = 32768 };
 
@@ -20,8 +21,8 @@ gma_status gmal_adamw_create(const gmal_layout *l, gmal_adamw *opt) {
     opt->layout = l;
     for (int j = 0; j < l->param_count; j++) opt->run_count += runs_of(&l->params[j]);
     const size_t bytes = ((size_t)l->total * sizeof(float) + 63) / 64 * 64;
-    opt->m = aligned_alloc(64, bytes);
-    opt->v = aligned_alloc(64, bytes);
+    opt->m = gmal_pages(bytes);
+    opt->v = gmal_pages(bytes);
     opt->runs = malloc((size_t)opt->run_count * sizeof *opt->runs);
     opt->partial = malloc((size_t)opt->run_count * sizeof *opt->partial);
     if (!opt->m || !opt->v || !opt->runs || !opt->partial) {

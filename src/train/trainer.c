@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "data/token_file.h"
+#include "layers/pages.h"
 #include "layers/rng.h"
 #include "layers/threads.h"
 #include "train/evaluate.h"
@@ -149,7 +150,7 @@ static gma_status set_up(trainer *t) {
     t->first = t->p.step;
     t->last = s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
     const size_t bytes = ((size_t)t->lm->layout->total * sizeof(float) + 63) / 64 * 64;
-    t->grads = aligned_alloc(64, bytes);
+    t->grads = gmal_pages(bytes);
     t->x = malloc((size_t)count * sizeof *t->x);
     t->y = malloc((size_t)count * sizeof *t->y);
     if (!t->grads || !t->x || !t->y) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");

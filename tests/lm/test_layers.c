@@ -153,7 +153,8 @@ static void check_product(product f, int ta, int tb, int64_t m, int64_t n, int64
 
 static void test_products(void **state) {
     (void)state;
-    static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {64, 64, 128}, {65, 130, 129}, {129, 63, 1}, {5, 17, 300}};
+    static const int64_t sizes[][3] = {{1, 1, 1}, {3, 5, 7}, {64, 64, 128}, {65, 130, 129}, {129, 63, 1}, {5, 17, 300},
+                                      {200, 300, 520}, {97, 257, 513}, {500, 30, 3}, {3, 5, 0}};
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int t = 0; t < 4; t++)
             for (int b = 0; b < 2; b++) {
@@ -163,9 +164,50 @@ static void test_products(void **state) {
             }
 }
 
+/* The inside of our product in every tier: heights and widths that fill no tile, both ways to store a and b. */
+static void test_product_kernels(void **state) {
+    (void)state;
+    static const gma_isa tiers[] = {GMA_ISA_SCALAR, GMA_ISA_NEON, GMA_ISA_AVX2, GMA_ISA_AVX512};
+    enum { LD = 300, MOST = 256 };
+    static float a[LD * MOST], b[LD * MOST], c[GMAL_GEMM_M * LD], old[GMAL_GEMM_M * LD];
+    static _Alignas(64) float panels[GMAL_GEMM_K * GMAL_GEMM_N], rows[GMAL_GEMM_M * GMAL_GEMM_LDA];
+    int seen = 0;
+    fill(a, LD * MOST, 1, 1);
+    fill(b, LD * MOST, 2, 1);
+    fill(old, GMAL_GEMM_M * LD, 3, 1);
+    for (size_t t = 0; t < sizeof tiers / sizeof tiers[0]; t++) {
+        const gmal_kernels_f32 *f = gmal_kernels_of_tier(tiers[t]);
+        if (!f) continue;
+        seen++;
+        for (int form = 0; form < 12; form++)
+            for (int64_t m = 1; m <= GMAL_GEMM_M; m = m < 14 ? m + 1 : m + 41) {
+                const int ta = form & 1, tb = form >> 1 & 1;
+                const float beta = form < 4 ? 0.0f : form < 8 ? 1.0f : 0.5f;
+                const int64_t n = (m * 37 + form) % MOST + 1, k = (m * 91 + 5 * form) % MOST + 1;
+                memcpy(c, old, sizeof c);
+                f->gemm_pack(tb, b, LD, k, n, panels);
+                f->gemm_rows(ta, a, LD, m, k, rows);
+                f->gemm_block(ta, rows, panels, 0.75f, beta, c, LD, m, n, k);
+                for (int64_t i = 0; i < m; i++)
+                    for (int64_t j = 0; j < LD; j++) {
+                        double sum = 0, size = 0;
+                        for (int64_t p = 0; p < k && j < n; p++) {
+                            const double x = (double)a[ta ? p * LD + i : i * LD + p] * (double)b[tb ? j * LD + p : p * LD + j];
+                            sum += x;
+                            size += fabs(x);
+                        }
+                        const double was = (double)old[i * LD + j], want = j < n ? 0.75 * sum + (double)beta * was : was;
+                        TST_CLOSE((double)c[i * LD + j], want, j < n ? 2 * (double)FLT_EPSILON * ((double)k + 2) * (size + 1) : 0);
+                    }
+                for (int64_t i = m * LD; i < GMAL_GEMM_M * LD; i++) TST_CLOSE((double)c[i], (double)old[i], 0);
+            }
+    }
+    assert_true(seen >= 1);
+}
+
 static void test_own_product_is_repeatable(void **state) {
     (void)state;
-    enum { M = 200, K = 190, P = 180 };
+    enum { M = 500, K = 300, P = 280 };
     static float a[M * K], b[K * P], c[M * P], d[M * P];
     fill(a, M * K, 1, 1);
     fill(b, K * P, 2, 1);
@@ -246,6 +288,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tiers_agree),     cmocka_unit_test(test_exponential),
         cmocka_unit_test(test_nan_is_not_hidden), cmocka_unit_test(test_products),
+        cmocka_unit_test(test_product_kernels),
         cmocka_unit_test(test_own_product_is_repeatable), cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_learning_rate),
     };
