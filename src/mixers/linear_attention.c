@@ -130,11 +130,18 @@ gma_status gmai_la_backward(const gma_mixer *m, const gmai_args *a, const gma_ex
     gmai_call c;
     const gma_status s = start(m, a, x, 1, &p, &c);
     if (s != GMA_OK) return s;
-    if (c.sums_floats) memset(c.sums, 0, (size_t)(p.h * p.bins) * c.sums_floats * sizeof(float));
     gmai_engine_backward(&c);
-    for (int64_t h = 0; h < p.h && c.sums_floats; h++) {
+    if (!c.sums_floats) return s;
+    const int64_t bins = gmai_bins_used(&c);
+    const int workers = p.h < c.threads ? (int)p.h : c.threads;
+    (void)workers;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(workers) if (workers > 1)
+#endif
+    for (int64_t h = 0; h < p.h; h++) {
         float *sums = c.sums + (size_t)(h * p.bins) * c.sums_floats;
-        for (int64_t i = 1; i < p.bins; i++) m->kern->axpy(1.0f, sums + (size_t)i * c.sums_floats, sums, c.sums_floats);
+        if (bins == 0) memset(sums, 0, c.sums_floats * sizeof(float));
+        for (int64_t i = 1; i < bins; i++) m->kern->axpy(1.0f, sums + (size_t)i * c.sums_floats, sums, c.sums_floats);
         m->ops->linear_attention->finish(c.heads + (size_t)h * c.head_size, sums, h, a);
     }
     return GMA_OK;

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #define VL 8
-#define GMAI_MK 4
-#define GMAI_NV 2
+#define GMAI_MK 2
+#define GMAI_NV 4
 #define GMAI_GM 6
 #define GMAI_GN 2
 
