@@ -57,8 +57,16 @@ gma_status gma_lm_get_config(const gma_lm *lm, gma_lm_config *config) {
 
 int64_t gma_lm_parameter_count(const gma_lm *lm) {
     int64_t count = 0;
-    for (int i = 0; lm && i < lm->layout->param_count; i++) count += lm->layout->params[i].count;
+    for (int i = 0; lm && i < lm->layout->param_count; i++)
+        count += lm->layout->params[i].fixed ? 0 : lm->layout->params[i].count;
     return count;
+}
+
+gma_status gma_lm_redraw_features(gma_lm *lm, uint64_t seed, int64_t *count) {
+    if (!lm) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "lm is NULL");
+    const int64_t drawn = gmal_layout_redraw(lm->layout, seed, lm->values);
+    if (count) *count = drawn;
+    return GMA_OK;
 }
 
 int gma_lm_tensor_count(const gma_lm *lm) { return lm ? lm->layout->param_count : 0; }
@@ -105,7 +113,7 @@ static gma_status whole(const gma_lm *lm, const int32_t *tokens, int64_t batch, 
                         (long long)steps, (long long)c->context);
     const gma_status s = gmal_check_tokens("tokens", tokens, batch * steps, c->vocab, 0);
     if (s != GMA_OK) return s;
-    return gmal_net_create_f32(lm->layout, batch, steps, 0, threads, net);
+    return gmal_net_create_f32(lm->layout, batch, steps, GMAL_NET_EVALUATE, threads, net);
 }
 
 gma_status gma_lm_loss(const gma_lm *lm, const int32_t *tokens, const int32_t *targets, int64_t batch, int64_t steps,

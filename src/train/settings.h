@@ -9,16 +9,18 @@ enum { GMAL_TOKENS_BYTES = 0, GMAL_TOKENS_U16 = 1 };
 
 struct gma_settings {
     gma_lm_config model;
+    int32_t components_given; /* by the user, not by a preset */
     /* data */
     char *data, *val_data;
     int32_t tokens; /* GMAL_TOKENS_* */
     double val_fraction;
     /* training */
     int64_t steps, stop_at, batch, accumulate, warmup, seed;
+    int64_t redraw_every;
     double lr, min_lr_ratio, weight_decay, beta1, beta2, adam_eps, clip;
     /* run */
     char *out;
-    int32_t resume, force, store;
+    int32_t resume, force, store, recompute;
     int64_t eval_every, eval_windows, save_every, log_every, threads;
 };
 

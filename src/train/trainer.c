@@ -138,7 +138,7 @@ static gma_status set_up(trainer *t) {
     t->x = malloc((size_t)count * sizeof *t->x);
     t->y = malloc((size_t)count * sizeof *t->y);
     if (!t->grads || !t->x || !t->y) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");
-    TRY(gmal_net_create_f32(t->lm->layout, s->batch, T, 1, t->threads, &t->net));
+    TRY(gmal_net_create_f32(t->lm->layout, s->batch, T, s->recompute ? GMAL_NET_RECOMPUTE : GMAL_NET_TRAIN, t->threads, &t->net));
     if (gmal_span_windows(&t->val, T) == 0) return GMA_OK;
     TRY(gmal_evaluator_create(t->lm->layout, &t->val, T, s->batch, s->eval_windows, t->threads, &t->eval));
     t->has_eval = 1;
@@ -187,6 +187,8 @@ static gma_status one_step(trainer *t) {
     const int64_t T = s->model.context, B = s->batch;
     const double targets = (double)tokens_per_step(t); /* of the whole step: passes weigh by their targets */
     double total = 0;
+    if (s->redraw_every && t->p.step && t->p.step % s->redraw_every == 0)
+        gmal_layout_redraw(t->lm->layout, gmal_key(gmal_key((uint64_t)s->seed, 3), (uint64_t)t->p.step), t->lm->values);
     memset(t->grads, 0, (size_t)t->lm->layout->total * sizeof *t->grads);
     for (int64_t a = 0; a < s->accumulate; a++) {
         const int64_t sample = (t->p.step * s->accumulate + a) * B;
