@@ -34,7 +34,7 @@ static gma_status check_values(const gma_mixer *m, const gmai_args *a)
 static void prepare(const gma_mixer *m, const gmai_args *a, int64_t h, void *head)
 {
     gmai_gma_prepare(m->kern, &a->t[GMA_MU], &a->t[GMA_OMEGA], &a->t[GMA_ALPHA], &a->t[GMA_LOGIT_SCALE], h,
-                     m->d.eps_sigma, head);
+                     m->d.eps_sigma, gmai_present(&a->grad[GMA_OMEGA]), head);
     gmai_gma_head *g = head;
     g->m.tile_rows = NULL;
     if (m->kern->tile_prepare && gmai_la_in_bf16(m, a))
