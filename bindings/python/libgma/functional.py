@@ -1,0 +1,166 @@
+"""The operators as functions of PyTorch tensors or NumPy arrays.
+
+Shapes: B batch, Hq query heads, H key heads (Hq = g H, query head h uses key head h / g), Nq and Nk tokens,
+K components, R routing width, D value width, G packed sequences.
+
+Types: q, k, v float32 or bfloat16, in any mixture and with any strides; nothing is copied as long as the last dimension is
+contiguous, and one copy is made otherwise. Parameters, states, log_decay and logit_scale count in float32 and may come in
+any floating type. When q is float64, everything is, and the definition in double is computed: slow, on one thread,
+for checks. PyTorch tensors have gradients (once: there are no second derivatives); arrays give arrays.
+
+Errors: ValueError for an argument of wrong shape, type or value, RuntimeError for everything else, with the library's
+message, which names the argument.
+"""
+from __future__ import annotations
+
+import sys
+from typing import Any, Optional, Tuple
+
+from . import _call
+from ._library import MIXERS
+
+Array = Any  # torch.Tensor or numpy.ndarray
+
+
+def is_tensor(x: Any) -> bool:
+    """x is a PyTorch tensor; PyTorch need not be there for that to be asked."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def _key_mask(padding: Any, tensors: bool) -> Any:
+    """The library's mask, True = the key counts, from PyTorch's, True = padding."""
+    if padding is None:
+        return None
+    if not hasattr(padding, "dtype") or is_tensor(padding) != tensors:
+        raise ValueError("key_padding_mask must be what q is, a tensor or an array")
+    if str(padding.dtype) not in ("bool", "torch.bool"):
+        raise ValueError(f"key_padding_mask is {padding.dtype}; it must be bool, True = padding")
+    return ~padding
+
+
+def _mix(mixer: str, q: Array, given: dict, is_causal: bool, key_padding_mask: Any, initial_state: Any, return_state: bool,
+         eps: float, eps_sigma: float, naive: bool = False) -> Any:
+    tensors = is_tensor(q)
+    given["q"] = q
+    given["key_mask"] = _key_mask(key_padding_mask, tensors)
+    if initial_state is not None:
+        if not isinstance(initial_state, (tuple, list)) or len(initial_state) != 2:
+            raise ValueError("initial_state must be the pair (S, Z)")
+        given["state_S"], given["state_Z"] = initial_state
+    if tensors:
+        from . import _torch
+        o, s, z = _torch.mix(mixer, given, is_causal, eps, eps_sigma, bool(return_state), naive)
+    else:
+        from . import _numpy
+        o, *rest = _numpy.forward(MIXERS[mixer], given, bool(is_causal), float(eps), float(eps_sigma), bool(return_state),
+                                  naive)
+        s, z = rest if rest else (None, None)
+    return (o, (s, z)) if return_state else o
+
+
+def attention(q: Array, k: Array, v: Array, mu: Array, omega: Array, alpha: Array, *, is_causal: bool = False,
+              key_padding_mask: Optional[Array] = None, cu_seqlens: Optional[Array] = None,
+              log_decay: Optional[Array] = None, logit_scale: Optional[Array] = None,
+              initial_state: Optional[Tuple[Array, Array]] = None, return_state: bool = False, eps: float = 1e-6,
+              eps_sigma: float = 1e-4) -> Any:
+    """Gaussian Mixture Attention (Huang & Raza 2026, arXiv 2606.18283), in time and memory linear in the number of tokens.
+
+    Per head, with sigma2 = softplus(omega) + eps_sigma and pi = softmax(alpha)::
+
+        gamma(x)_k = pi_k N(x | mu_k, diag sigma2_k) / sum_l pi_l N(x | mu_l, diag sigma2_l)
+        o_i        = gamma(q_i) S / (gamma(q_i) . Z + eps)      S = sum_j gamma(k_j) v_j^T, Z = sum_j gamma(k_j)
+
+    Args:
+        q: (B,Hq,Nq,R).  k: (B,H,Nk,R).  v: (B,H,Nk,D).
+        mu, omega: (H,K,R), means and unconstrained variances.  alpha: (H,K), unconstrained weights; -inf removes a component.
+        is_causal: sums run over the keys that a query may see. Query i sees keys j <= i + Nk - Nq: the LAST query sees all
+            keys, as if the first Nk - Nq had been streamed before. (PyTorch's is_causal aligns at the start instead. The
+            two agree for Nq = Nk.)
+        key_padding_mask: (B,Nk) bool, True = padding, as in nn.MultiheadAttention; a padded key writes nothing. A query
+            that sees no key gives exactly 0.
+        cu_seqlens: (G+1) int32 or int64, 0 = first, rising, Nk = last: G sequences packed into one row (B = 1) that
+            never mix.
+        log_decay: (B,H,Nk) <= 0, causal only: S <- exp(log_decay_t) S + gamma(k_t) v_t^T, and Z likewise.
+        logit_scale: (H) > 0: gamma ~ (pi N)^scale.
+        initial_state: (S, Z), (B,H,K,D) and (B,H,K), added to every prefix (bidirectional: to the total); packed: G in the
+            place of B.
+        return_state: return (o, (S, Z)) with the state after the last key, float32.
+        eps, eps_sigma: > 0.
+
+    Returns:
+        o: (B,Hq,Nq,D) in the type of v, or (o, (S, Z)).
+
+    Raises:
+        ValueError: a tensor is missing or has a wrong shape or type; log_decay > 0; logit_scale <= 0; cu_seqlens that does
+            not rise from 0 to Nk; log_decay without is_causal.
+    """
+    return _mix("gma", q, dict(k=k, v=v, mu=mu, omega=omega, alpha=alpha, cu_seqlens=cu_seqlens, log_decay=log_decay,
+                               logit_scale=logit_scale), is_causal, key_padding_mask, initial_state, return_state, eps,
+                eps_sigma)
+
+
+def naive_attention(q: Array, k: Array, v: Array, mu: Array, omega: Array, alpha: Array, *, is_causal: bool = False,
+                    key_padding_mask: Optional[Array] = None, cu_seqlens: Optional[Array] = None,
+                    log_decay: Optional[Array] = None, logit_scale: Optional[Array] = None,
+                    initial_state: Optional[Tuple[Array, Array]] = None, return_state: bool = False, eps: float = 1e-6,
+                    eps_sigma: float = 1e-4) -> Any:
+    """attention() straight from its definition, in float64 on one thread, whatever the inputs' types: for checking.
+
+    Arguments and errors as for attention(); the results are float64. Source: src/mixers/gma/naive.c.
+    """
+    return _mix("gma", q, dict(k=k, v=v, mu=mu, omega=omega, alpha=alpha, cu_seqlens=cu_seqlens, log_decay=log_decay,
+                               logit_scale=logit_scale), is_causal, key_padding_mask, initial_state, return_state, eps,
+                eps_sigma, naive=True)
+
+
+def responsibilities(x: Array, mu: Array, omega: Array, alpha: Array, *, logit_scale: Optional[Array] = None,
+                     eps_sigma: float = 1e-4) -> Array:
+    """gamma(x): through which component each token is routed.
+
+    Args:
+        x: (B,Hx,N,R), queries or keys.  mu, omega: (H,K,R).  alpha: (H,K).  logit_scale: (H).  H divides Hx.
+
+    Returns:
+        (B,Hx,N,K), rows >= 0 that sum to 1; float32, or float64 when x is.
+
+    Raises:
+        ValueError: shapes or types do not fit; logit_scale <= 0.
+    """
+    if is_tensor(x):
+        from . import _torch
+        return _torch.responsibilities(x, mu, omega, alpha, logit_scale, eps_sigma)
+    from . import _numpy
+    return _numpy.responsibilities(x, mu, omega, alpha, logit_scale, float(eps_sigma))
+
+
+def linear_attention(q: Array, k: Array, v: Array, *, is_causal: bool = False, key_padding_mask: Optional[Array] = None,
+                     cu_seqlens: Optional[Array] = None, log_decay: Optional[Array] = None,
+                     initial_state: Optional[Tuple[Array, Array]] = None, return_state: bool = False,
+                     eps: float = 1e-6) -> Any:
+    """The Linear Transformer (Katharopoulos et al. 2020, arXiv 2006.16236): as attention(), with elu(x) + 1 in the place
+    of gamma(x), so K = R and there are no parameters. Arguments, result and errors as there.
+    """
+    return _mix("linear", q, dict(k=k, v=v, cu_seqlens=cu_seqlens, log_decay=log_decay), is_causal, key_padding_mask,
+                initial_state, return_state, eps, 1e-4)
+
+
+def performer_attention(q: Array, k: Array, v: Array, features: Array, *, is_causal: bool = False,
+                        key_padding_mask: Optional[Array] = None, cu_seqlens: Optional[Array] = None,
+                        log_decay: Optional[Array] = None, initial_state: Optional[Tuple[Array, Array]] = None,
+                        return_state: bool = False, eps: float = 1e-6) -> Any:
+    """The Performer (Choromanski et al. 2021, arXiv 2009.14794): as attention(), with positive random features
+    phi(x)_m = exp(w_m . y - |y|^2 / 2) / sqrt(M), y = x / R^(1/4), in the place of gamma(x).
+
+    Args:
+        features: (M,R), the w_m; fixed, without a gradient. K = M in the state.
+
+    The other arguments, result and errors as for attention().
+    """
+    return _mix("performer", q, dict(k=k, v=v, features=features, cu_seqlens=cu_seqlens, log_decay=log_decay), is_causal,
+                key_padding_mask, initial_state, return_state, eps, 1e-4)
+
+
+def mixers() -> list[str]:
+    """Names of the sequence mixers that the library has and that this package can call."""
+    return [name for name, mixer in MIXERS.items() if _call.supported(mixer)]
