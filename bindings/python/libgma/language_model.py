@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import checkpoint
-from .functional import attention
-from .module import GaussianMixtureAttention
+from .functional import attention, responsibilities
+from .module import Heads
 from .state import AttentionState
 
 # The settings of a model and their defaults, as in include/gma/lm.h (gma_lm_config); 0 is filled in by resolve().
@@ -83,13 +83,13 @@ class Past(NamedTuple):
     inputs: Optional[Tensor]
 
 
-class Mixer(GaussianMixtureAttention):
-    """GaussianMixtureAttention with the options that language models use: short convolution, forget gate, logit scale,
-    output gate, rotary positions."""
+class Mixer(Heads):
+    """Causal GaussianMixtureAttention with the options that language models use: short convolution, forget gate, logit
+    scale, output gate, rotary positions."""
 
     def __init__(self, c: Mapping[str, Any]):
         super().__init__(c["width"], c["heads"], c["components"], c["routing_dim"], c["value_dim"], c["kv_heads"],
-                         is_causal=True, eps=c["eps"], eps_sigma=c["eps_sigma"])
+                         False, c["eps"], c["eps_sigma"])
         out = c["heads"] * self.value_dim
         self.splits = (c["heads"] * self.routing_dim, c["kv_heads"] * self.routing_dim, c["kv_heads"] * self.value_dim)
         self.gate_proj = nn.Linear(c["width"], out, bias=False) if c["output_gate"] else None
@@ -102,22 +102,31 @@ class Mixer(GaussianMixtureAttention):
     def logit_scale(self) -> Optional[Tensor]:
         return None if self.log_logit_scale is None else self.log_logit_scale.float().exp()
 
-    def mix(self, x: Tensor, first: int = 0, past: Optional[Past] = None,
-            keep: bool = False) -> Tuple[Tensor, Optional[Past]]:
-        """x (B,N,E), whose first token is number `first`; with keep also what the next tokens need."""
-        qkv = torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), -1)
-        inputs = None
+    def heads(self, x: Tensor, first: int = 0, past: Optional[Past] = None) -> Tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
+        """What enters the operator for x (B,N,E), whose first token is number `first`: q, k, v; and the inputs of the
+        convolution that the next tokens need."""
+        qkv, inputs = torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), -1), None
         if self.conv is not None:
             back = self.conv.weight.shape[0] - 1
             before = qkv.new_zeros(x.shape[0], back, qkv.shape[-1]) if past is None else past.inputs
-            inputs = torch.cat((before, qkv), 1)[:, x.shape[1]:] if keep else None
+            inputs = torch.cat((before, qkv), 1)[:, x.shape[1]:]
             qkv = self.conv(qkv, before)
-        q, k, v = qkv.split(self.splits, -1)
-        q = q.unflatten(-1, (self.num_heads, self.routing_dim)).transpose(1, 2)
-        k = k.unflatten(-1, (self.num_kv_heads, self.routing_dim)).transpose(1, 2)
-        v = v.unflatten(-1, (self.num_kv_heads, self.value_dim)).transpose(1, 2)
+        q, k, v = self.split_heads(*qkv.split(self.splits, -1))
         if self.rotary_base is not None:
             q, k = _rotary(q, first, self.rotary_base), _rotary(k, first, self.rotary_base)
+        return q, k, v, inputs
+
+    def responsibilities(self, x: Tensor, which: str = "q") -> Tensor:
+        """Through which component each token of x (B,N,E) is routed as a query (which="q") or key ("k"): (B,Hq or H,N,K)."""
+        if which not in ("q", "k"):
+            raise ValueError(f"which is {which!r}; it must be 'q' or 'k'")
+        return responsibilities(self.heads(x)["qk".index(which)], self.mu, self.omega, self.alpha,
+                                logit_scale=self.logit_scale(), eps_sigma=self.eps_sigma)
+
+    def mix(self, x: Tensor, first: int = 0, past: Optional[Past] = None,
+            keep: bool = False) -> Tuple[Tensor, Optional[Past]]:
+        """x (B,N,E), whose first token is number `first`; with keep also what the next tokens need."""
+        q, k, v, inputs = self.heads(x, first, past)
         decay = None if self.forget_proj is None else F.logsigmoid(self.forget_proj(x).float()).transpose(1, 2)
         if past is not None and isinstance(past.state, AttentionState):
             state: Any = past.state

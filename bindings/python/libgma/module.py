@@ -19,7 +19,48 @@ def head_width(width: Optional[int], name: str, embed_dim: int, num_heads: int) 
     return embed_dim // num_heads
 
 
-class GaussianMixtureAttention(nn.Module):
+class Heads(nn.Module):
+    """The parameters of attention with Gaussian mixtures: projections, mu, omega, alpha. Arguments as for
+    GaussianMixtureAttention."""
+
+    def __init__(self, embed_dim: int, num_heads: int, num_components: int, routing_dim: Optional[int], value_dim: Optional[int],
+                 num_kv_heads: Optional[int], bias: bool, eps: float, eps_sigma: float, **kind: Any):
+        super().__init__()
+        for name, n in (("embed_dim", embed_dim), ("num_heads", num_heads), ("num_components", num_components)):
+            if n < 1:
+                raise ValueError(f"{name} is {n}; it must be >= 1")
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(f"num_kv_heads {num_kv_heads} does not divide num_heads {num_heads}")
+        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
+        self.num_components, self.eps, self.eps_sigma = num_components, eps, eps_sigma
+        self.routing_dim = head_width(routing_dim, "routing_dim", embed_dim, num_heads)
+        self.value_dim = head_width(value_dim, "value_dim", embed_dim, num_heads)
+        self.q_proj = nn.Linear(embed_dim, num_heads * self.routing_dim, bias, **kind)
+        self.k_proj = nn.Linear(embed_dim, num_kv_heads * self.routing_dim, bias, **kind)
+        self.v_proj = nn.Linear(embed_dim, num_kv_heads * self.value_dim, bias, **kind)
+        self.out_proj = nn.Linear(num_heads * self.value_dim, embed_dim, bias, **kind)
+        self.mu = nn.Parameter(torch.empty(num_kv_heads, num_components, self.routing_dim, **kind))
+        self.omega = nn.Parameter(torch.empty_like(self.mu))
+        self.alpha = nn.Parameter(torch.empty(num_kv_heads, num_components, **kind))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Fresh values."""
+        for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
+            projection.reset_parameters()
+        nn.init.normal_(self.mu)
+        nn.init.zeros_(self.omega)
+        nn.init.zeros_(self.alpha)
+
+    def split_heads(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """Rows (B,N,heads x width) as (B,heads,N,width): views."""
+        return (q.unflatten(-1, (self.num_heads, self.routing_dim)).transpose(1, 2),
+                k.unflatten(-1, (self.num_kv_heads, self.routing_dim)).transpose(1, 2),
+                v.unflatten(-1, (self.num_kv_heads, self.value_dim)).transpose(1, 2))
+
+
+class GaussianMixtureAttention(Heads):
     """Attention through K learned Gaussians a head, for the place of nn.MultiheadAttention (batch first).
 
     Queries, keys and values are projected, mixed by libgma.attention() and projected back. With is_causal no position
@@ -46,34 +87,9 @@ class GaussianMixtureAttention(nn.Module):
                  value_dim: Optional[int] = None, num_kv_heads: Optional[int] = None, is_causal: bool = False,
                  bias: bool = False, eps: float = 1e-6, eps_sigma: float = 1e-4,
                  device: Any = None, dtype: Optional[torch.dtype] = None):
-        super().__init__()
-        for name, n in (("embed_dim", embed_dim), ("num_heads", num_heads), ("num_components", num_components)):
-            if n < 1:
-                raise ValueError(f"{name} is {n}; it must be >= 1")
-        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_kv_heads < 1 or num_heads % num_kv_heads:
-            raise ValueError(f"num_kv_heads {num_kv_heads} does not divide num_heads {num_heads}")
-        self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
-        self.num_components, self.is_causal, self.eps, self.eps_sigma = num_components, is_causal, eps, eps_sigma
-        self.routing_dim = head_width(routing_dim, "routing_dim", embed_dim, num_heads)
-        self.value_dim = head_width(value_dim, "value_dim", embed_dim, num_heads)
-        kind = {"device": device, "dtype": dtype}
-        self.q_proj = nn.Linear(embed_dim, num_heads * self.routing_dim, bias, **kind)
-        self.k_proj = nn.Linear(embed_dim, num_kv_heads * self.routing_dim, bias, **kind)
-        self.v_proj = nn.Linear(embed_dim, num_kv_heads * self.value_dim, bias, **kind)
-        self.out_proj = nn.Linear(num_heads * self.value_dim, embed_dim, bias, **kind)
-        self.mu = nn.Parameter(torch.empty(num_kv_heads, num_components, self.routing_dim, **kind))
-        self.omega = nn.Parameter(torch.empty_like(self.mu))
-        self.alpha = nn.Parameter(torch.empty(num_kv_heads, num_components, **kind))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Fresh values."""
-        for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
-            projection.reset_parameters()
-        nn.init.normal_(self.mu)
-        nn.init.zeros_(self.omega)
-        nn.init.zeros_(self.alpha)
+        super().__init__(embed_dim, num_heads, num_components, routing_dim, value_dim, num_kv_heads, bias, eps, eps_sigma,
+                         device=device, dtype=dtype)
+        self.is_causal = is_causal
 
     def extra_repr(self) -> str:
         return (f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, num_components={self.num_components}, "
@@ -81,9 +97,7 @@ class GaussianMixtureAttention(nn.Module):
                 f"is_causal={self.is_causal}")
 
     def _heads(self, x: Tensor, context: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        return (self.q_proj(x).unflatten(-1, (self.num_heads, self.routing_dim)).transpose(1, 2),
-                self.k_proj(context).unflatten(-1, (self.num_kv_heads, self.routing_dim)).transpose(1, 2),
-                self.v_proj(context).unflatten(-1, (self.num_kv_heads, self.value_dim)).transpose(1, 2))
+        return self.split_heads(self.q_proj(x), self.k_proj(context), self.v_proj(context))
 
     def forward(self, x: Tensor, context: Optional[Tensor] = None, *, key_padding_mask: Optional[Tensor] = None,
                 cu_seqlens: Optional[Tensor] = None, state: Optional[Tuple[Tensor, Tensor]] = None,

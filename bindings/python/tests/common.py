@@ -1,5 +1,6 @@
 """What the tests share."""
 import os
+import re
 
 import torch
 from safetensors import safe_open
@@ -8,6 +9,19 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 GOLDEN = os.path.join(ROOT, "tests", "golden", "data")
 INPUTS = ("q", "k", "v", "mu", "omega", "alpha", "log_decay", "logit_scale", "state_S", "state_Z")
 OMEGA_ONE = 0.5411666523385311  # softplus(omega) + 1e-4 = 1
+
+
+with open(os.path.join(ROOT, "tests", "support", "tol.h")) as _file:  # the limits of the C tests
+    _TOL = _file.read()
+TOL = {name: float(value) for name, value in re.findall(r"#define TOL_(\w+) +([0-9.e-]+)", _TOL)}
+_SPECIAL = {name: float(value) for name, value in re.findall(r'X\("(\w+)", ([0-9.e-]+)\)', _TOL)}
+
+
+def limits(name, dtype):
+    """(largest error, floor of its scale) of outputs and of gradients for a golden file."""
+    if dtype == torch.float64:
+        return (TOL["NAIVE"], TOL["FLOOR_O"]), (TOL["NAIVE"], TOL["FLOOR_GRAD"])
+    return ((_SPECIAL.get(name, TOL["O"]), TOL["FLOOR_O"]), (_SPECIAL.get(name, TOL["GRAD"]), TOL["FLOOR_GRAD"]))
 
 
 def golden(name):
@@ -32,14 +46,14 @@ def call(function, x, options, return_state=False):
     return function(*(x[n] for n in INPUTS[:6]), return_state=return_state, **more, **options)
 
 
-def worst(a, b):
-    """Largest difference, relative to the largest entry of b."""
-    a, b = torch.as_tensor(a).double(), torch.as_tensor(b).double()
+def worst(a, b, floor=1e-30):
+    """Largest difference, relative to the largest entry of b or floor."""
+    a, b = torch.as_tensor(a).detach().double(), torch.as_tensor(b).detach().double()
     assert a.shape == b.shape, (a.shape, b.shape)
     if a.numel() == 0:
         return 0.0
     assert torch.isfinite(a).all()
-    return float((a - b).abs().max() / b.abs().max().clamp_min(1e-30))
+    return float((a - b).abs().max() / b.abs().max().clamp_min(floor))
 
 
 def random_inputs(batch=2, heads=3, length=50, components=7, routing=8, value=5, kv_heads=None, dtype=torch.float32,
