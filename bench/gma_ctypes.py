@@ -26,7 +26,9 @@ class Desc(c.Structure):
                 ("reserved", c.c_int32)]
     _fields_ += [(name, c.c_int64) for name in ("batch", "heads", "kv_heads", "q_len", "k_len", "routing_dim",
                                                 "value_dim", "components", "segments")]
-    _fields_ += [("eps", c.c_double), ("eps_sigma", c.c_double)]
+    _fields_ += [("eps", c.c_double), ("eps_sigma", c.c_double), ("scale", c.c_double),
+                 ("rotary_base", c.c_double), ("window", c.c_int64), ("cache_len", c.c_int64),
+                 ("store_scores", c.c_int32), ("reserved2", c.c_int32)]
 
 
 class Size(c.Structure):

@@ -114,7 +114,8 @@ typedef struct gma_slot_info {
 typedef enum gma_mixer_kind {
     GMA_MIXER_GMA = 1, /* Gaussian Mixture Attention */
     GMA_MIXER_LINEAR = 2, /* Linear Transformer: phi = elu + 1 */
-    GMA_MIXER_PERFORMER = 3 /* Performer: positive random features */
+    GMA_MIXER_PERFORMER = 3, /* Performer: positive random features */
+    GMA_MIXER_SOFTMAX = 4 /* softmax attention */
 } gma_mixer_kind;
 
 /** gma_mixer_kind_name() - "gma"; NULL for a value that is none.
@@ -143,6 +144,13 @@ typedef struct gma_mixer_desc {
     int64_t segments; /* G, the number of packed sequences; -1 = not packed (the default) */
     double eps; /* > 0 (at least 1.2e-38, the smallest normal f32); default 1e-6 */
     double eps_sigma; /* likewise; default 1e-4 */
+    /* Options of some mixers only; one that a mixer does not have must keep its default 0. */
+    double scale; /* softmax: factor of the logits, > 0; 0 = 1/sqrt(R) */
+    double rotary_base; /* softmax: rotary positions with this base, > 1 (10000 is usual); 0 = none. R must be even */
+    int64_t window; /* softmax, causal: query i sees keys i - window < j <= i; 0 = all before it */
+    int64_t cache_len; /* softmax without a window: how many tokens a decoding state has room for; 0 = no decoding */
+    int32_t store_scores; /* softmax: 1 = keep all Nq x Nk scores, as the textbook does; for comparisons. Default 0 */
+    int32_t reserved2;
 } gma_mixer_desc;
 
 typedef struct gma_mixer gma_mixer;

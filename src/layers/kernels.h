@@ -52,6 +52,8 @@ enum { GMAL_LANES = 16 };
     /* logits -> sum of -log softmax at the targets (returned); with `scale` != 0 logits become scale * gradient.      \
        target < 0: no loss, no gradient */                                                                             \
     X(cross_entropy, double, (real *logits, int64_t ld, const int32_t *target, int64_t rows, int64_t n, real scale))   \
+    /* out = x + y; out may be x or y */                                                                               \
+    X(sum, void, (const real *x, const real *y, real *out, int64_t n))                                                 \
     /* y += x */                                                                                                       \
     X(add, void, (const real *x, real *y, int64_t n))                                                                  \
     /* y += keep(i) x / (1 - p), or y = the same with add = 0; keep by hash of (key, first + i) >= threshold */        \

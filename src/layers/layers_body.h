@@ -16,7 +16,7 @@
 #define PARALLEL_FOR (void)threads;
 #endif
 
-enum { ROWS = 64, COLUMNS = 64, RUN = 16384 };
+enum { ROWS = 64, COLUMNS = 64, RUN = 16384, FUSED = 8192 };
 
 static int64_t pieces(int64_t n, int64_t of) { return (n + of - 1) / of; }
 static int64_t piece(int64_t n, int64_t of, int64_t i) { return n - i * of < of ? n - i * of : of; }
@@ -213,18 +213,41 @@ void GMAL_T(gmal_embed_backward)(const int32_t *tokens, const gmal_real *dx, gma
 /* How likely a 32-bit hash is to fall below the threshold is the rate. */
 static uint32_t threshold_of(double rate) { return (uint32_t)(rate * 4294967296.0); }
 
+/* out = x + dropout(y); `first` is the place of x[0] in the whole array. */
+static void residual_piece(const gmal_real *x, const gmal_real *y, gmal_real *out, int64_t n, int64_t first,
+                           gmal_dropout drop) {
+    if (!(drop.rate > 0)) {
+        KERNELS()->sum(x, y, out, n);
+        return;
+    }
+    if (out != x) memcpy(out, x, (size_t)n * sizeof *out);
+    KERNELS()->dropout(y, out, n, (uint32_t)drop.key, (uint32_t)first, threshold_of(drop.rate),
+                       (gmal_real)(1 / (1 - drop.rate)), 1);
+}
+
 void GMAL_T(gmal_residual)(const gmal_real *x, const gmal_real *y, gmal_real *out, int64_t n, gmal_dropout drop,
                            int threads) {
     const int64_t count = pieces(n, RUN);
     PARALLEL_FOR
     for (int64_t i = 0; i < count; i++) {
-        const int64_t at = i * RUN, m = piece(n, RUN, i);
-        if (out != x) memcpy(out + at, x + at, (size_t)m * sizeof *out);
-        if (drop.rate > 0)
-            KERNELS()->dropout(y + at, out + at, m, (uint32_t)drop.key, (uint32_t)at, threshold_of(drop.rate),
-                               (gmal_real)(1 / (1 - drop.rate)), 1);
+        const int64_t at = i * RUN;
+        residual_piece(x + at, y + at, out + at, piece(n, RUN, i), at, drop);
+    }
+}
+
+/* In runs of rows that fit a cache, so that the sum is normalised before it leaves it. */
+void GMAL_T(gmal_residual_norm)(int kind, const gmal_real *x, const gmal_real *y, gmal_real *out, gmal_dropout drop,
+                                const gmal_real *w, const gmal_real *b, gmal_real *normed, gmal_real *mean,
+                                gmal_real *rstd, int64_t rows, int64_t n, double eps, int threads) {
+    const int64_t run = n < FUSED ? FUSED / n : 1, count = pieces(rows, run);
+    PARALLEL_FOR
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t r = i * run, m = piece(rows, run, i), at = r * n;
+        residual_piece(x + at, y + at, out + at, m * n, at, drop);
+        if (kind == GMAL_NORM_RMS)
+            KERNELS()->rms_forward(out + at, w, normed + at, rstd + r, m, n, (gmal_real)eps);
         else
-            KERNELS()->add(y + at, out + at, m);
+            KERNELS()->layer_forward(out + at, w, b, normed + at, mean + r, rstd + r, m, n, (gmal_real)eps);
     }
 }
 

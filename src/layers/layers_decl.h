@@ -47,6 +47,10 @@ void GMAL_T(gmal_embed_backward)(const int32_t *tokens, const gmal_real *dx, gma
 /* out = x + dropout(y); out may be x. */
 void GMAL_T(gmal_residual)(const gmal_real *x, const gmal_real *y, gmal_real *out, int64_t n, gmal_dropout drop,
                            int threads);
+/* out = x + dropout(y), normed = norm(out): the two above in one pass over memory; out may be x. */
+void GMAL_T(gmal_residual_norm)(int kind, const gmal_real *x, const gmal_real *y, gmal_real *out, gmal_dropout drop,
+                                const gmal_real *w, const gmal_real *b, gmal_real *normed, gmal_real *mean,
+                                gmal_real *rstd, int64_t rows, int64_t n, double eps, int threads);
 /* y = dropout(x): its own gradient too. y may be x. */
 void GMAL_T(gmal_dropout_apply)(const gmal_real *x, gmal_real *y, int64_t n, gmal_dropout drop, int threads);
 

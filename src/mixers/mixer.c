@@ -75,6 +75,33 @@ static int too_large(const int64_t *n, int count)
     return product > (double)((int64_t)1 << MAX_LOG2);
 }
 
+/* An option that the mixer does not have must be left alone: nothing is silently ignored. */
+static gma_status check_options(const gma_mixer_desc *d, const gmai_mixer_ops *ops)
+{
+    const struct {
+        const char *name;
+        unsigned bit;
+        double value;
+    } options[] = {
+        {"scale", GMAI_HAS_SCALE, d->scale},
+        {"rotary_base", GMAI_HAS_ROTARY, d->rotary_base},
+        {"window", GMAI_HAS_WINDOW, (double)d->window},
+        {"cache_len", GMAI_HAS_CACHE, (double)d->cache_len},
+        {"store_scores", GMAI_HAS_STORE_SCORES, (double)d->store_scores},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        const double x = options[i].value;
+        if (x != 0.0 && !(ops->options & options[i].bit))
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is %g; mixer '%s' has no such option (it must be 0)",
+                            options[i].name, x, ops->name);
+        if (!(x >= 0.0 && x <= 1e30))
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is %g; it must be >= 0 and finite", options[i].name, x);
+    }
+    if (d->reserved2 != 0)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "reserved2 is %d; it must be 0", (int)d->reserved2);
+    return GMA_OK;
+}
+
 static gma_status check_desc(gma_mixer_desc *d, const gmai_mixer_ops *ops)
 {
     const struct {
@@ -116,7 +143,8 @@ static gma_status check_desc(gma_mixer_desc *d, const gmai_mixer_ops *ops)
         d->value_dim > INT_MAX / 64 || d->components > INT_MAX / 64)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "the shape is too large: a tensor would have more than 2^%d elements",
                         MAX_LOG2);
-    return ops->check(d);
+    const gma_status s = check_options(d, ops);
+    return s == GMA_OK ? ops->check(d) : s;
 }
 
 gma_status gma_mixer_create(const gma_mixer_desc *desc, gma_mixer **mixer)
@@ -159,9 +187,11 @@ typedef struct state_stamp {
     uint64_t magic;
     int32_t kind, isa;
     int64_t batch, heads, kv_heads, routing_dim, value_dim, components;
+    double scale, rotary_base;
+    int64_t window, cache_len, unused[4];
 } state_stamp;
 
-_Static_assert(sizeof(state_stamp) == 64, "the state behind the stamp keeps its alignment");
+_Static_assert(sizeof(state_stamp) == 128, "the state behind the stamp keeps its alignment");
 
 gma_status gma_mixer_sizes(const gma_mixer *mixer, int threads, gma_mixer_size *size)
 {
@@ -239,7 +269,9 @@ gma_status gma_mixer_naive_backward(const gma_mixer *mixer, const gma_arg *args,
 static state_stamp stamp_of(const gma_mixer *m)
 {
     const state_stamp s = {UINT64_C(0x676d615f73746174), m->d.kind,        m->d.isa,      m->d.batch,     m->d.heads,
-                           m->d.kv_heads,                m->d.routing_dim, m->d.value_dim, m->d.components};
+                           m->d.kv_heads,                m->d.routing_dim, m->d.value_dim, m->d.components,
+                           m->d.scale,                   m->d.rotary_base, m->d.window,    m->d.cache_len,
+                           {0}};
     return s;
 }
 

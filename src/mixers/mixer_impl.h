@@ -26,12 +26,22 @@ struct gma_mixer {
     const struct gmai_kernels *kern; /* the kernels of d.isa */
 };
 
+/* Options of the descriptor that only some mixers have. */
+enum {
+    GMAI_HAS_SCALE = 1,
+    GMAI_HAS_ROTARY = 2,
+    GMAI_HAS_WINDOW = 4,
+    GMAI_HAS_CACHE = 8,
+    GMAI_HAS_STORE_SCORES = 16
+};
+
 /* One row of src/mixers/mixers.inc names one of these tables. */
 typedef struct gmai_mixer_ops {
     gma_mixer_kind kind;
     const char *name;
     const gma_slot_info *slots;
     int slot_count;
+    unsigned options; /* GMAI_HAS_... */
     const struct gmai_linear_attention *linear_attention; /* of the mixers on the engine; NULL otherwise */
     gma_status (*check)(gma_mixer_desc *d); /* descriptor rules of this mixer only; may fill in what is 0 */
     gma_status (*sizes)(const gma_mixer *m, int threads, gma_mixer_size *size);

@@ -105,7 +105,7 @@ static gma_status whole(const gma_lm *lm, const int32_t *tokens, int64_t batch, 
                         (long long)steps, (long long)c->context);
     const gma_status s = gmal_check_tokens("tokens", tokens, batch * steps, c->vocab, 0);
     if (s != GMA_OK) return s;
-    return gmal_net_create_f32(lm->layout, batch, steps, 0, threads, net);
+    return gmal_net_create_f32(lm->layout, batch, steps, GMAL_NET_EVALUATE, threads, net);
 }
 
 gma_status gma_lm_loss(const gma_lm *lm, const int32_t *tokens, const int32_t *targets, int64_t batch, int64_t steps,

@@ -15,7 +15,8 @@
 
 typedef gmal_real real;
 
-/* What the forward leaves for the backward, per block. Without training all blocks share one set. */
+/* What the forward leaves for the backward, per block. Without training all blocks share one set; with recomputation all
+ * but the block's input x, from which the backward makes the rest again. */
 typedef struct act {
     real *x, *mean1, *rstd1, *n1; /* block input and its norm */
     real *p; /* projections (R, proj); q and k rotated in place when there is no convolution */
@@ -31,7 +32,7 @@ typedef struct act {
 struct GMAL_T(gmal_net) {
     const gmal_layout *l;
     int64_t B, T, R;
-    int train, threads;
+    int train, recompute, threads;
     void *arena;
     gma_mixer *mixer;
     gma_mixer_size size;
@@ -92,11 +93,15 @@ static void place(net *n, bump *b) {
     const gma_lm_config *c = &l->c;
     const int64_t R = n->R, C = c->width;
     for (int64_t i = 0; i < c->layers; i++) {
-        if (i == 0 || n->train) place_act(n, b, &n->acts[i]);
-        if (!n->train) {
-            n->acts[i] = n->acts[0];
-            n->acts[i].x1 = n->acts[i].x; /* the stream in place */
+        if (i == 0 || (n->train && !n->recompute)) {
+            place_act(n, b, &n->acts[i]);
+            continue;
         }
+        n->acts[i] = n->acts[0];
+        if (n->recompute) n->acts[i].x = take(b, R * C);
+    }
+    for (int64_t i = 0; i < c->layers && !n->train; i++) {
+        n->acts[i].x1 = n->acts[i].x; /* the stream in place */
     }
     n->last = n->train ? take(b, R * C) : n->acts[0].x;
     n->mean = take(b, R);
@@ -153,8 +158,8 @@ static int64_t block_rows(int64_t rows, int64_t vocab) {
     return rows < most ? rows : most;
 }
 
-gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int64_t steps, int train, int threads,
-                                   net **out) {
+gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int64_t steps, gmal_net_use use,
+                                   int threads, net **out) {
     *out = NULL;
     net *n = calloc(1, sizeof *n);
     if (!n) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a network");
@@ -162,7 +167,8 @@ gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int
     n->B = batch;
     n->T = steps;
     n->R = batch * steps;
-    n->train = train;
+    n->train = use != GMAL_NET_EVALUATE;
+    n->recompute = use == GMAL_NET_RECOMPUTE;
     n->threads = threads;
     n->block = block_rows(n->R, layout->c.vocab);
     n->acts = calloc((size_t)layout->c.layers, sizeof *n->acts);
@@ -273,6 +279,42 @@ static gma_status mixer_forward(net *n, act *a, const gmal_block *b, const real 
     return linear(n, a->og, params + b->out, n->y, l->out, l->c.width);
 }
 
+/* out = x + dropout(y), and its norm: the one of block i, or the last one for i = layers. */
+static void residual_norm(net *n, const real *params, int64_t i, const real *x, real *out, gmal_dropout drop) {
+    const gmal_layout *l = n->l;
+    const gma_lm_config *c = &l->c;
+    const int last = i == c->layers;
+    const int64_t w = last ? l->norm_w : l->blocks[i].norm1_w, b = last ? l->norm_b : l->blocks[i].norm1_b;
+    act *a = last ? NULL : &n->acts[i];
+    GMAL_T(gmal_residual_norm)
+    (c->norm, x, n->y, out, drop, params + w, at(params, b), a ? a->n1 : n->nf, a ? a->mean1 : n->mean,
+     a ? a->rstd1 : n->rstd, n->R, c->width, c->norm_eps, n->threads);
+}
+
+/* From n1 = norm(x) to what the down projection reads. */
+static gma_status block_inside(net *n, int64_t i, const real *params, uint64_t key) {
+    const gmal_layout *l = n->l;
+    const gma_lm_config *c = &l->c;
+    act *a = &n->acts[i];
+    const gmal_block *b = &l->blocks[i];
+    TRY(mixer_forward(n, a, b, params));
+    GMAL_T(gmal_residual_norm)
+    (c->norm, a->x, n->y, a->x1, drop_at(n, key, 2 * i + 1), params + b->norm2_w, at(params, b->norm2_b), a->n2, a->mean2,
+     a->rstd2, n->R, c->width, c->norm_eps, n->threads);
+    TRY(linear(n, a->n2, params + b->up, a->h, c->width, l->hidden));
+    GMAL_T(gmal_mlp_forward)(c->mlp, a->h, a->a, n->R, c->mlp_width, n->threads);
+    return GMA_OK;
+}
+
+static void first_norm(net *n, int64_t i, const real *params) {
+    const gma_lm_config *c = &n->l->c;
+    const gmal_block *b = &n->l->blocks[i];
+    act *a = &n->acts[i];
+    GMAL_T(gmal_norm_forward)
+    (c->norm, a->x, params + b->norm1_w, at(params, b->norm1_b), a->n1, a->mean1, a->rstd1, n->R, c->width, c->norm_eps,
+     n->threads);
+}
+
 /* The stream at the end, normalised, in n->nf. key 0: no dropout. */
 static gma_status forward(net *n, const real *params, const int32_t *tokens, uint64_t key) {
     const gmal_layout *l = n->l;
@@ -282,26 +324,13 @@ static gma_status forward(net *n, const real *params, const int32_t *tokens, uin
     (tokens, params + l->embed, at(params, l->positions), n->acts[0].x, n->B, n->T, C, n->threads);
     const gmal_dropout first = drop_at(n, key, 0);
     if (first.rate > 0) GMAL_T(gmal_dropout_apply)(n->acts[0].x, n->acts[0].x, R * C, first, n->threads);
+    first_norm(n, 0, params);
     for (int64_t i = 0; i < c->layers; i++) {
         act *a = &n->acts[i];
-        const gmal_block *b = &l->blocks[i];
-        real *next = i + 1 < c->layers ? n->acts[i + 1].x : n->last;
-        GMAL_T(gmal_norm_forward)
-        (c->norm, a->x, params + b->norm1_w, at(params, b->norm1_b), a->n1, a->mean1, a->rstd1, R, C, c->norm_eps,
-         n->threads);
-        TRY(mixer_forward(n, a, b, params));
-        GMAL_T(gmal_residual)(a->x, n->y, a->x1, R * C, drop_at(n, key, 2 * i + 1), n->threads);
-        GMAL_T(gmal_norm_forward)
-        (c->norm, a->x1, params + b->norm2_w, at(params, b->norm2_b), a->n2, a->mean2, a->rstd2, R, C, c->norm_eps,
-         n->threads);
-        TRY(linear(n, a->n2, params + b->up, a->h, C, l->hidden));
-        GMAL_T(gmal_mlp_forward)(c->mlp, a->h, a->a, R, c->mlp_width, n->threads);
-        TRY(linear(n, a->a, params + b->down, n->y, c->mlp_width, C));
-        GMAL_T(gmal_residual)(a->x1, n->y, next, R * C, drop_at(n, key, 2 * i + 2), n->threads);
+        TRY(block_inside(n, i, params, key));
+        TRY(linear(n, a->a, params + l->blocks[i].down, n->y, c->mlp_width, C));
+        residual_norm(n, params, i + 1, a->x1, i + 1 < c->layers ? n->acts[i + 1].x : n->last, drop_at(n, key, 2 * i + 2));
     }
-    GMAL_T(gmal_norm_forward)
-    (c->norm, n->last, params + l->norm_w, at(params, l->norm_b), n->nf, n->mean, n->rstd, R, C, c->norm_eps,
-     n->threads);
     return GMA_OK;
 }
 
@@ -390,6 +419,10 @@ static gma_status block_backward(net *n, int64_t i, const real *params, real *gr
     const int64_t R = n->R, C = c->width;
     act *a = &n->acts[i];
     const gmal_block *b = &l->blocks[i];
+    if (n->recompute && i + 1 < c->layers) { /* the last block's are still there */
+        first_norm(n, i, params);
+        TRY(block_inside(n, i, params, key));
+    }
     const real *dy = through_dropout(n, key, 2 * i + 2);
     TRY(linear_backward(n, a->a, params + b->down, dy, n->da, grads + b->down, c->mlp_width, C));
     GMAL_T(gmal_mlp_backward)(c->mlp, a->h, n->da, n->dh, R, c->mlp_width, n->threads);

@@ -4,7 +4,7 @@
 typedef struct GMAL_T(gmal_net) GMAL_T(gmal_net);
 
 /* threads >= 1. layout must outlive the net. */
-gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int64_t steps, int train, int threads,
+gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int64_t steps, gmal_net_use use, int threads,
                                    GMAL_T(gmal_net) * *net);
 void GMAL_T(gmal_net_destroy)(GMAL_T(gmal_net) * net);
 
@@ -16,7 +16,7 @@ gma_status GMAL_T(gmal_net_loss)(GMAL_T(gmal_net) * net, const gmal_real *params
 gma_status GMAL_T(gmal_net_logits)(GMAL_T(gmal_net) * net, const gmal_real *params, const int32_t *tokens,
                                    gmal_real *logits);
 
-/* loss_sum as above, and grads += scale * its gradient. Dropout at the layout's rate with this key. train = 1 only. */
+/* loss_sum as above, and grads += scale * its gradient. Dropout at the layout's rate with this key. Not with GMAL_NET_EVALUATE. */
 gma_status GMAL_T(gmal_net_backward)(GMAL_T(gmal_net) * net, const gmal_real *params, gmal_real *grads,
                                      const int32_t *tokens, const int32_t *targets, double scale,
                                      uint64_t dropout_key, double *loss_sum);

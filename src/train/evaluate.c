@@ -22,9 +22,10 @@ gma_status gmal_evaluator_create(const gmal_layout *layout, const gmal_span *spa
     e->x = malloc(bytes);
     e->y = malloc(bytes);
     gma_status s = e->x && e->y ? GMA_OK : gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for an evaluation");
-    if (s == GMA_OK) s = gmal_net_create_f32(layout, e->batch, steps, 0, threads, &e->full);
+    if (s == GMA_OK) s = gmal_net_create_f32(layout, e->batch, steps, GMAL_NET_EVALUATE, threads, &e->full);
     if (s == GMA_OK && e->windows % e->batch)
-        s = gmal_net_create_f32(layout, e->windows % e->batch, steps, 0, threads, &e->rest);
+        s = gmal_net_create_f32(layout, e->windows % e->batch, steps, GMAL_NET_EVALUATE, threads,
+                                &e->rest);
     if (s != GMA_OK) gmal_evaluator_destroy(e);
     return s;
 }

@@ -18,7 +18,7 @@ struct gma_settings {
     double lr, min_lr_ratio, weight_decay, beta1, beta2, adam_eps, clip;
     /* run */
     char *out;
-    int32_t resume, force, store;
+    int32_t resume, force, store, recompute;
     int64_t eval_every, eval_windows, save_every, log_every, threads;
 };
 

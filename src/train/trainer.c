@@ -138,7 +138,7 @@ static gma_status set_up(trainer *t) {
     t->x = malloc((size_t)count * sizeof *t->x);
     t->y = malloc((size_t)count * sizeof *t->y);
     if (!t->grads || !t->x || !t->y) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");
-    TRY(gmal_net_create_f32(t->lm->layout, s->batch, T, 1, t->threads, &t->net));
+    TRY(gmal_net_create_f32(t->lm->layout, s->batch, T, s->recompute ? GMAL_NET_RECOMPUTE : GMAL_NET_TRAIN, t->threads, &t->net));
     if (gmal_span_windows(&t->val, T) == 0) return GMA_OK;
     TRY(gmal_evaluator_create(t->lm->layout, &t->val, T, s->batch, s->eval_windows, t->threads, &t->eval));
     t->has_eval = 1;

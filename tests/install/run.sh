@@ -15,7 +15,7 @@ prefix=$work/prefix lib=$work/prefix/$libdir
 PKG_CONFIG_PATH=$lib/pkgconfig
 export PKG_CONFIG_PATH
 
-examples="operator_min stream"
+examples="operator_min mixer stream"
 model=""
 if [ "$have_lm" = 1 ]; then
     [ -f "$source/examples/generate.c" ] && examples="$examples generate"

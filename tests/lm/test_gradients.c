@@ -350,6 +350,76 @@ static void test_dropout(void **state) {
     free(z);
 }
 
+/* ---- What keeps memory low or saves passes over it changes no bit ------------------------------------------------- */
+
+static void test_recomputation(void **state) {
+    (void)state;
+    for (int i = 0; i < NET_CASES; i++)
+        for (int layers = 1; layers <= 3; layers++) {
+            gma_lm_config c = net_config(&net_cases[i]);
+            gmal_layout *l;
+            gmal_net_f32 *net[2];
+            double sum[2];
+            int32_t tokens[ROWS], targets[ROWS];
+            c.layers = layers;
+            TST_OK(gma_lm_config_resolve(&c));
+            TST_OK(gmal_layout_create(&c, &l));
+            const size_t n = (size_t)l->total;
+            float *params = malloc(n * sizeof *params), *grads[2] = {calloc(n, sizeof(float)), calloc(n, sizeof(float))};
+            gmal_layout_init(l, 7, params);
+            for (size_t j = 0; j < n; j++) params[j] += (float)(0.3 * noise(99, (int64_t)j));
+            for (int j = 0; j < ROWS; j++) {
+                tokens[j] = (int32_t)(gmal_random(5, (uint64_t)j) % (uint64_t)c.vocab);
+                targets[j] = (int32_t)(gmal_random(6, (uint64_t)j) % (uint64_t)c.vocab);
+            }
+            for (int k = 0; k < 2; k++) {
+                TST_OK(gmal_net_create_f32(l, B, T, k ? GMAL_NET_RECOMPUTE : GMAL_NET_TRAIN, 2, &net[k]));
+                for (int pass = 0; pass < 2; pass++) /* the second finds what the first left in memory */
+                    TST_OK(gmal_net_backward_f32(net[k], params, grads[k], tokens, targets, 0.25,
+                                                 net_cases[i].dropout > 0 ? 5 : 0, &sum[k]));
+                gmal_net_destroy_f32(net[k]);
+            }
+            if (sum[0] != sum[1] || memcmp(grads[0], grads[1], n * sizeof(float)) != 0)
+                tst_fail("%s, %d layers: recomputing changes the result", net_cases[i].name, layers);
+            free(params);
+            free(grads[0]);
+            free(grads[1]);
+            gmal_layout_destroy(l);
+        }
+}
+
+static void test_residual_norm(void **state) {
+    (void)state;
+    enum { MOST = 70 * 1031 };
+    static const int64_t shapes[][2] = {{1, 1}, {5, 19}, {70, 1031}, {3, 9000}};
+    double *x = random_array(MOST, 1), *y = random_array(MOST, 2), *w = random_array(9000, 3), *b = random_array(9000, 4);
+    double *out = malloc(MOST * sizeof(double)), *want = malloc(MOST * sizeof(double)), *normed = malloc(MOST * sizeof(double)),
+           *want_normed = malloc(MOST * sizeof(double)), stats[4][70];
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (int variant = 0; variant < 4; variant++) {
+            const int64_t rows = shapes[s][0], n = shapes[s][1];
+            const int kind = variant & 1;
+            const gmal_dropout drop = {variant & 2 ? 0.3 : 0, 17};
+            const size_t bytes = (size_t)(rows * n) * sizeof(double);
+            gmal_residual_f64(x, y, want, rows * n, drop, 1);
+            gmal_norm_forward_f64(kind, want, w, b, want_normed, stats[0], stats[1], rows, n, 1e-5, 1);
+            memcpy(out, x, bytes); /* in place */
+            gmal_residual_norm_f64(kind, out, y, out, drop, w, b, normed, stats[2], stats[3], rows, n, 1e-5, 2);
+            assert_memory_equal(out, want, bytes);
+            assert_memory_equal(normed, want_normed, bytes);
+            assert_memory_equal(stats[3], stats[1], (size_t)rows * sizeof(double));
+            if (kind == GMAL_NORM_LAYER) assert_memory_equal(stats[2], stats[0], (size_t)rows * sizeof(double));
+        }
+    free(x);
+    free(y);
+    free(w);
+    free(b);
+    free(out);
+    free(want);
+    free(normed);
+    free(want_normed);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_norms),         cmocka_unit_test(test_mlp),
@@ -357,7 +427,8 @@ int main(void) {
         cmocka_unit_test(test_rotary),        cmocka_unit_test(test_forget_gate),
         cmocka_unit_test(test_embedding),     cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_dropout),       cmocka_unit_test(test_network),
-        cmocka_unit_test(test_float_against_double),
+        cmocka_unit_test(test_float_against_double), cmocka_unit_test(test_recomputation),
+        cmocka_unit_test(test_residual_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

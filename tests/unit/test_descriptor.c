@@ -71,6 +71,34 @@ static void numbers_are_named(void **state) {
     refused(&d, "struct_size");
 }
 
+/* Options of other mixers are refused by name, not ignored. */
+static void options_it_lacks(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        size_t at;
+        int is_double;
+    } rows[] = {{"scale", offsetof(gma_mixer_desc, scale), 1},
+                {"rotary_base", offsetof(gma_mixer_desc, rotary_base), 1},
+                {"window", offsetof(gma_mixer_desc, window), 0},
+                {"cache_len", offsetof(gma_mixer_desc, cache_len), 0}};
+    static const double wrong[] = {1, -1, 1e9, NAN, INFINITY};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        for (size_t j = 0; j < sizeof wrong / sizeof *wrong; j++) {
+            gma_mixer_desc d = good();
+            const int64_t whole = isfinite(wrong[j]) ? (int64_t)wrong[j] : INT64_MIN;
+            memcpy((char *)&d + rows[i].at, rows[i].is_double ? (const void *)&wrong[j] : &whole, 8);
+            refused(&d, rows[i].name);
+        }
+    }
+    gma_mixer_desc d = good();
+    d.store_scores = 1;
+    refused(&d, "store_scores");
+    d = good();
+    d.reserved2 = 1;
+    refused(&d, "reserved2");
+}
+
 static void packed_needs_one_row(void **state) {
     (void)state;
     gma_mixer_desc d = good();
@@ -199,7 +227,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sizes_are_named),
         cmocka_unit_test(numbers_are_named),
-        cmocka_unit_test(packed_needs_one_row),
+        cmocka_unit_test(options_it_lacks), cmocka_unit_test(packed_needs_one_row),
         cmocka_unit_test(too_large),
         cmocka_unit_test(nulls),
         cmocka_unit_test(defaults_are_filled_in),

@@ -8,13 +8,13 @@ import numpy as np
 from . import _call
 from ._library import BF16, BOOL, F32, F64, I32, I64, U8, Mixer
 
-_CODES = {"float32": F32, "bfloat16": BF16, "float64": F64, "bool": BOOL, "uint8": U8, "int32": I32, "int64": I64}
+_CODES = {np.dtype(name): code for name, code in (("f4", F32), ("f8", F64), ("?", BOOL), ("u1", U8), ("i4", I32), ("i8", I64))}
 
 
 def view(array: np.ndarray, name: str, width: bool) -> tuple[np.ndarray, _call.View]:
     """The array whose memory is used (a copy where the library cannot take the strides) and its view."""
-    code = _CODES.get(array.dtype.name)
-    if code is None or not array.dtype.isnative:
+    code = _CODES.get(array.dtype) or (BF16 if array.dtype.name == "bfloat16" else None)  # ml_dtypes.bfloat16
+    if code is None:
         raise ValueError(f"{name} is {array.dtype.name}; it must be float32 or bfloat16, or float64 for the definition "
                          "in double")
     size = array.itemsize

@@ -56,6 +56,10 @@ void GMAL_KERNEL(gate_backward)(const real *o, const real *g, int64_t ldg, const
         }
 }
 
+void GMAL_KERNEL(sum)(const real *x, const real *y, real *out, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = x[i] + y[i];
+}
+
 void GMAL_KERNEL(add)(const real *x, real *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] += x[i];
 }
