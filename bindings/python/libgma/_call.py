@@ -5,7 +5,7 @@ import ctypes as c
 import functools
 import mmap
 import threading
-from typing import Iterable, Mapping, Optional, Sequence, Tuple
+from typing import Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ._library import ARG, EXEC, GRAD, MIXERS, TENSOR, Desc, Mixer, Size, Slot, check, lib
 
@@ -14,13 +14,24 @@ _PAD = ((0,) * 4, (0,) * 3, (0,) * 2, (0,), ())
 
 # The letters of gma_slot_info.dims and the field of gma_mixer_desc that each one is.
 FIELDS = {"B": "batch", "h": "heads", "H": "kv_heads", "q": "q_len", "k": "k_len", "K": "components", "M": "components",
-          "R": "routing_dim", "D": "value_dim"}
+          "P": "components", "R": "routing_dim", "D": "value_dim"}
 _WORDS = {"h": "Hq", "q": "Nq", "k": "Nk", "+": "G+1"}
 
 
 def supported(mixer: Mixer) -> bool:
     """Every shape of this mixer can be told from its tensors."""
-    return all(letter in FIELDS or letter in "+S" for s in mixer.inputs + mixer.outputs for letter in s.dims)
+    return all(letter in FIELDS or letter in "+SE?" for s in mixer.inputs + mixer.outputs for letter in s.dims)
+
+
+class Options(NamedTuple):
+    """What a call has besides tensors: fields of gma_mixer_desc. A mixer refuses those it does not know."""
+
+    causal: bool = False
+    eps: float = 1e-6
+    eps_sigma: float = 1e-4
+    scale: float = 0.0
+    rotary_base: float = 0.0
+    window: int = 0
 
 
 class Buffer:
@@ -58,15 +69,14 @@ _scratch = _Scratch()
 class Plan:
     """A gma_mixer: immutable, shared by all threads."""
 
-    def __init__(self, mixer: Mixer, causal: bool, eps: float, eps_sigma: float, extents: Mapping[str, int]):
+    def __init__(self, mixer: Mixer, options: Sequence, extents: Mapping[str, int]):
         desc = Desc()
         self.mixer = mixer
         self._handle = c.c_void_p()
         self._sizes: dict[int, Size] = {}
         check(lib.gma_mixer_desc_init(c.byref(desc), mixer.kind))
-        desc.causal, desc.eps, desc.eps_sigma = bool(causal), eps, eps_sigma
-        for name, n in extents.items():
-            setattr(desc, name, n)
+        for name, value in (*zip(Options._fields, options), *extents.items()):
+            setattr(desc, name, value)
         check(lib.gma_mixer_create(c.byref(desc), c.byref(self._handle)))
         check(lib.gma_mixer_get_desc(self._handle, c.byref(desc)))
         self.components = desc.components
@@ -112,13 +122,13 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=256)
-def _plan(name: str, causal: bool, eps: float, eps_sigma: float, extents: tuple) -> Plan:
-    return Plan(MIXERS[name], causal, eps, eps_sigma, dict(extents))
+def _plan(name: str, options: tuple, extents: tuple) -> Plan:
+    return Plan(MIXERS[name], options, dict(extents))
 
 
-def plan(mixer: Mixer, causal: bool, eps: float, eps_sigma: float, extents: Mapping[str, int]) -> Plan:
-    """The gma_mixer of that shape, from a cache. extents: fields of gma_mixer_desc."""
-    return _plan(mixer.name, causal, eps, eps_sigma, tuple(extents.items()))
+def plan(mixer: Mixer, options: Sequence, extents: Mapping[str, int]) -> Plan:
+    """The gma_mixer of that shape, from a cache. options: as Options; extents: fields of gma_mixer_desc."""
+    return _plan(mixer.name, tuple(options), tuple(extents.items()))
 
 
 def words(dims: str) -> str:
@@ -134,16 +144,27 @@ def bind(slots: Iterable[Slot], shapes: Sequence[Optional[Sequence[int]]]) -> di
             if slot.required:
                 raise ValueError(f"{slot.name} is missing")
             continue
-        if len(shape) != len(slot.dims):
-            raise ValueError(f"{slot.name} has shape {tuple(shape)}; it must be {words(slot.dims)}")
-        for letter, n in zip(slot.dims, shape):
+        letters = slot.letters(len(shape))
+        if len(shape) != len(letters):
+            raise ValueError(f"{slot.name} has shape {tuple(shape)}; it must be {words(letters)}")
+        for letter, n in zip(letters, shape):
             if letter == "+":
                 if n == 0:
                     raise ValueError("cu_seqlens is empty; it must have one entry more than there are sequences")
                 extents["segments"] = n - 1
+            elif letter == "E":  # channels: one head of that width
+                extents.setdefault("heads", 1)
+                extents.setdefault("value_dim", n)
             elif letter in FIELDS:
                 extents.setdefault(FIELDS[letter], n)
+    if "q_len" not in extents or "k_len" not in extents:  # one length serves both
+        extents["q_len"] = extents["k_len"] = extents.get("q_len", extents.get("k_len", 0))
     return extents
+
+
+def components(extents: Mapping[str, int]) -> int:
+    """K of a call; a mixer without that letter in its tensors has one feature an input."""
+    return extents["components"] if "components" in extents else extents.get("routing_dim", 0)
 
 
 def shape_of(dims: str, extents: Mapping[str, int], components: int) -> tuple:
@@ -151,7 +172,9 @@ def shape_of(dims: str, extents: Mapping[str, int], components: int) -> tuple:
     def extent(letter: str) -> int:
         if letter == "S":
             return extents.get("segments", extents["batch"])
-        return components if letter in "KM" else extents[FIELDS[letter]]
+        if letter == "E":
+            return extents["heads"] * extents["value_dim"]
+        return components if FIELDS[letter] == "components" else extents[FIELDS[letter]]
     return tuple(extent(letter) for letter in dims)
 
 

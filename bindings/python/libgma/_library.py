@@ -31,7 +31,8 @@ class Desc(c.Structure):
                 ("reserved", c.c_int32)]
     _fields_ += [(name, c.c_int64) for name in ("batch", "heads", "kv_heads", "q_len", "k_len", "routing_dim",
                                                 "value_dim", "components", "segments")]
-    _fields_ += [("eps", c.c_double), ("eps_sigma", c.c_double), ("later", c.c_byte * 512)]
+    _fields_ += [("eps", c.c_double), ("eps_sigma", c.c_double), ("scale", c.c_double), ("rotary_base", c.c_double),
+                 ("window", c.c_int64), ("cache_len", c.c_int64), ("later", c.c_byte * 512)]
 
 
 class _SlotInfo(c.Structure):
@@ -40,7 +41,8 @@ class _SlotInfo(c.Structure):
 
 
 class Slot(NamedTuple):
-    """A tensor that a mixer takes or gives; dims has one letter an extent, as in gma_slot_info."""
+    """A tensor that a mixer takes or gives; dims has one letter an extent, as in gma_slot_info ("?H..": the H may be left
+    out)."""
 
     number: int
     name: str
@@ -49,6 +51,12 @@ class Slot(NamedTuple):
     required: bool
     dtypes: int
     has_grad: bool
+
+    def letters(self, rank: int) -> str:
+        """The letters of a tensor with that many dimensions."""
+        if self.dims[0] != "?":
+            return self.dims
+        return self.dims[1:] if rank == len(self.dims) - 1 else self.dims[2:]
 
     @property
     def low_precision(self) -> bool:

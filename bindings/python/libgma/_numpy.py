@@ -42,12 +42,11 @@ def cast(mixer: Mixer, given: dict[str, Any], naive: bool) -> dict[str, Optional
     return out
 
 
-def forward(mixer: Mixer, given: dict[str, Any], causal: bool, eps: float, eps_sigma: float, want_state: bool,
-            naive: bool) -> tuple:
+def forward(mixer: Mixer, given: dict[str, Any], options: _call.Options, want_state: bool, naive: bool) -> tuple:
     x = cast(mixer, given, naive)
     arrays = [x[s.name] for s in mixer.inputs]
     extents = _call.bind(mixer.inputs, [None if a is None else a.shape for a in arrays])
-    plan = _call.plan(mixer, causal, eps, eps_sigma, extents)
+    plan = _call.plan(mixer, options, extents)
     double = arrays[0].dtype == np.float64
     pairs, keep = [], []
     for slot, a in zip(mixer.inputs, arrays):
@@ -55,10 +54,10 @@ def forward(mixer: Mixer, given: dict[str, Any], causal: bool, eps: float, eps_s
             a, v = view(a, slot.name, slot.low_precision and not double)
             keep.append(a)
             pairs.append((slot.number, v))
-    results = []
+    results, values = [], x["v"] if "v" in x else arrays[0]
     for slot in mixer.outputs:
         if slot.required or want_state:
-            dtype = np.float64 if double else x["v"].dtype if slot.low_precision else np.float32
+            dtype = np.float64 if double else values.dtype if slot.low_precision else np.float32
             results.append(np.empty(_call.shape_of(slot.dims, extents, plan.components), dtype))
             pairs.append((slot.number, view(results[-1], slot.name, False)[1]))
     args = _call.pack(pairs)

@@ -1,8 +1,10 @@
 """The mixers as PyTorch operators, torch.ops.libgma.<mixer> and <mixer>_backward, made from the library's slot tables.
 
-    <mixer>(inputs and parameters.., causal, eps, eps_sigma, want_state, save) -> (o, out_S, out_Z, saved)
-    <mixer>_backward(inputs and parameters.., o, saved, grad_o, grad_out_S, grad_out_Z, needs, causal, eps, eps_sigma)
+    <mixer>(inputs and parameters.., options.., want_state, save) -> (o, out_S, out_Z, saved)
+    <mixer>_backward(inputs and parameters.., o, saved, grad_o, grad_out_S, grad_out_Z, needs, options..)
         -> the gradients of those with needs[i], in order
+
+options are those of _call.Options.
 
 Outputs that nobody asked for have no element. saved is what the library's forward leaves for its backward; without it
 (save = False, or dtype float64) backward computes the forward again, or the definition in double.
@@ -35,26 +37,26 @@ def view(t: Tensor, name: str, width: bool) -> tuple[Tensor, _call.View]:
     return t, (t.data_ptr(), code, shape, strides)
 
 
-def _like(t: Tensor, width: int) -> Tensor:
+def _like(t: Tensor, width: int, dtype: torch.dtype) -> Tensor:
     """Empty (B, H, N, width) that lies in memory as t does: tokens before heads, or heads before tokens. So what a
     module makes from x by unflatten and transpose comes back without a copy."""
     b, h, n = t.shape[:3]
     inside = t.stride(1) < t.stride(2)
     strides = (n * h * width, width, h * width, 1) if inside else (h * n * width, n * width, width, 1)
-    return torch.empty_strided((b, h, n, width), strides, dtype=t.dtype, device=t.device)
+    return torch.empty_strided((b, h, n, width), strides, dtype=dtype, device=t.device)
 
 
 def _outputs(mixer: Mixer, x: Sequence[Optional[Tensor]], extents: dict, components: int, want_state: bool) -> list:
-    q, v = x[0], x[2]
+    q, values = x[0], x[mixer.names.index("v") if "v" in mixer.names else 0]
     double = q.dtype == torch.float64
     out = []
     for slot in mixer.outputs:
-        if slot.required:
-            o = _like(q, extents["value_dim"])
-            out.append(o if o.dtype == v.dtype else torch.empty_like(o, dtype=v.dtype))
+        shape = _call.shape_of(slot.dims, extents, components) if slot.required or want_state else (0,)
+        if slot.low_precision and len(shape) == 4:
+            out.append(_like(q, shape[-1], values.dtype))
         else:
-            shape = _call.shape_of(slot.dims, extents, components) if want_state else (0,)
-            out.append(q.new_empty(shape, dtype=torch.float64 if double else torch.float32))
+            out.append(q.new_empty(shape, dtype=torch.float64 if double else values.dtype if slot.low_precision
+                                   else torch.float32))
     return out
 
 
@@ -72,10 +74,9 @@ def _input_pairs(slots: Sequence[Slot], x: Sequence[Optional[Tensor]], double: b
     return pairs
 
 
-def _forward(mixer: Mixer, x: Sequence[Optional[Tensor]], causal: bool, eps: float, eps_sigma: float, want_state: bool,
-             save: bool) -> tuple:
+def _forward(mixer: Mixer, x: Sequence[Optional[Tensor]], options: Sequence, want_state: bool, save: bool) -> tuple:
     extents = _bind(mixer, x)
-    plan = _call.plan(mixer, causal, eps, eps_sigma, extents)
+    plan = _call.plan(mixer, options, extents)
     double = x[0].dtype == torch.float64
     keep: list = []
     pairs = _input_pairs(mixer.inputs, x, double, keep)
@@ -94,17 +95,15 @@ def _forward(mixer: Mixer, x: Sequence[Optional[Tensor]], causal: bool, eps: flo
     return (*out, saved)
 
 
-def _forward_fake(mixer: Mixer, x: Sequence[Optional[Tensor]], causal: bool, eps: float, eps_sigma: float,
-                  want_state: bool, save: bool) -> tuple:
+def _forward_fake(mixer: Mixer, x: Sequence[Optional[Tensor]], options: Sequence, want_state: bool, save: bool) -> tuple:
     extents = _bind(mixer, x)
-    components = extents.get("components", extents["routing_dim"])
-    out = _outputs(mixer, x, extents, components, want_state)
+    out = _outputs(mixer, x, extents, _call.components(extents), want_state)
     if not save or x[0].dtype == torch.float64:
         size: Any = 0
     elif any(isinstance(n, torch.SymInt) for n in extents.values()):
         size = torch.library.get_ctx().new_dynamic_size()
     else:
-        size = _call.plan(mixer, causal, eps, eps_sigma, extents).sizes(1).saved
+        size = _call.plan(mixer, options, extents).sizes(1).saved
     return (*out, x[0].new_empty(size, dtype=torch.uint8))
 
 
@@ -116,20 +115,20 @@ def _gradients(mixer: Mixer, x: Sequence[Optional[Tensor]], needs: Sequence[bool
     out = []
     for i in _wanted(mixer, needs):
         t = x[i]
-        out.append(_like(t, t.shape[-1]) if mixer.inputs[i].low_precision
+        out.append(_like(t, t.shape[-1], t.dtype) if mixer.inputs[i].low_precision and t.dim() == 4
                    else torch.empty(t.shape, dtype=t.dtype, device=t.device))
     return out
 
 
 def _backward(mixer: Mixer, x: Sequence[Optional[Tensor]], o: Tensor, saved: Tensor, grads: Sequence[Optional[Tensor]],
-              needs: Sequence[bool], causal: bool, eps: float, eps_sigma: float) -> list[Tensor]:
+              needs: Sequence[bool], options: Sequence) -> list[Tensor]:
     extents = _bind(mixer, x)
-    plan = _call.plan(mixer, causal, eps, eps_sigma, extents)
+    plan = _call.plan(mixer, options, extents)
     double = x[0].dtype == torch.float64
     threads = torch.get_num_threads()
     if not double:
         if saved.numel() == 0 and plan.sizes(threads).saved:
-            o, *_, saved = _forward(mixer, x, causal, eps, eps_sigma, False, True)
+            o, *_, saved = _forward(mixer, x, options, False, True)
         if saved.data_ptr() % 64:
             saved = saved.clone()
     keep: list = []
@@ -158,9 +157,9 @@ _SECOND = ("libgma: the second derivative of {} is not implemented; a gradient t
 
 
 def _register(mixer: Mixer) -> None:
-    n, count = len(mixer.inputs), len(mixer.outputs)
+    n, count, more = len(mixer.inputs), len(mixer.outputs), len(_call.Options._fields)
     inputs = ", ".join(f"Tensor{'' if s.required else '?'} {s.name}" for s in mixer.inputs)
-    options = "bool causal, float eps, float eps_sigma"
+    options = "bool causal, float eps, float eps_sigma, float scale, float rotary_base, int window"
     outputs = ", ".join(["Tensor"] * (count + 1))
     grads = ", ".join(f"Tensor? grad_{s.name}" for s in mixer.outputs)
     name, back = f"libgma::{mixer.name}", f"libgma::{mixer.name}_backward"
@@ -171,23 +170,24 @@ def _register(mixer: Mixer) -> None:
 
     @torch.library.impl(name, "cpu")
     def forward(*a):
-        return _forward(mixer, a[:n], *a[n:])
+        return _forward(mixer, a[:n], a[n:n + more], *a[n + more:])
 
     @torch.library.register_fake(name)
     def forward_fake(*a):
-        return _forward_fake(mixer, a[:n], *a[n:])
+        return _forward_fake(mixer, a[:n], a[n:n + more], *a[n + more:])
 
     @torch.library.impl(back, "cpu")
     def backward(*a):
-        return _backward(mixer, a[:n], a[n], a[n + 1], a[n + 2:n + 2 + count], *a[n + 2 + count:])
+        return _backward(mixer, a[:n], a[n], a[n + 1], a[n + 2:n + 2 + count], a[n + 2 + count],
+                         a[n + 3 + count:])
 
     @torch.library.register_fake(back)
     def backward_fake(*a):
         return _gradients(mixer, a[:n], a[n + 2 + count])
 
     def setup(ctx, inputs, output):
-        ctx.options = inputs[n:n + 3]
-        ctx.want_state = inputs[n + 3]
+        ctx.options = inputs[n:n + more]
+        ctx.want_state = inputs[n + more]
         ctx.save_for_backward(*inputs[:n], output[0], output[-1])
         ctx.mark_non_differentiable(output[-1])
 
@@ -195,12 +195,12 @@ def _register(mixer: Mixer) -> None:
         *x, o, saved = ctx.saved_tensors
         needs = [need and slot.has_grad for need, slot in zip(ctx.needs_input_grad, mixer.inputs)]
         up = [g if slot.required or ctx.want_state else None for slot, g in zip(mixer.outputs, up)]
-        given = up[1:]
-        if any(g is not None for g in given):  # S and Z go together
-            up[1:] = [x[0].new_zeros(_call.shape_of(s.dims, _bind(mixer, x), _components(mixer, x)),
+        if any(g is not None for g in up[1:]):  # the parts of a state go together
+            extents = _bind(mixer, x)
+            up[1:] = [x[0].new_zeros(_call.shape_of(s.dims, extents, _call.components(extents)),
                                      dtype=torch.float64 if x[0].dtype == torch.float64 else torch.float32)
-                      if g is None else g for s, g in zip(mixer.outputs[1:], given)]
-        result: list = [None] * (n + 5)
+                      if g is None else g for s, g in zip(mixer.outputs[1:], up[1:])]
+        result: list = [None] * (n + more + 2)
         if any(needs) and any(g is not None for g in up):
             op = getattr(torch.ops.libgma, mixer.name + "_backward")
             for i, g in zip(_wanted(mixer, needs), op(*x, o, saved, *up, needs, *ctx.options)):
@@ -213,11 +213,6 @@ def _register(mixer: Mixer) -> None:
         raise RuntimeError(_SECOND.format(mixer.name))
 
     torch.library.register_autograd(back, refuse)
-
-
-def _components(mixer: Mixer, x: Sequence[Optional[Tensor]]) -> int:
-    extents = _bind(mixer, x)
-    return extents.get("components", extents["routing_dim"])
 
 
 for _mixer in MIXERS.values():
@@ -266,15 +261,16 @@ def _cast(t: Any, name: str, low_precision: bool, double: bool) -> Tensor:
     return t
 
 
-def mix(mixer: str, given: dict, causal: bool, eps: float, eps_sigma: float, want_state: bool, naive: bool) -> tuple:
-    """(o, out_S, out_Z) of one call; the states have no element unless they are wanted."""
-    double = naive or given["q"].dtype == torch.float64
+def mix(mixer: str, given: dict, options: tuple, want_state: bool, naive: bool) -> tuple:
+    """The outputs of one call; those of the state have no element unless they are wanted."""
+    rows = _ROWS[mixer]
+    double = naive or given[rows[0][0]].dtype == torch.float64
     x = []
-    for name, floating, low in _ROWS[mixer]:
+    for name, floating, low in rows:
         t = given.get(name)
         x.append(_cast(t, name, low, double) if t is not None and floating else t)
     save = torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in x])
-    return getattr(torch.ops.libgma, mixer)(*x, bool(causal), float(eps), float(eps_sigma), want_state, save)[:3]
+    return getattr(torch.ops.libgma, mixer)(*x, *options, want_state, save)[:-1]
 
 
 def responsibilities(x: Tensor, mu: Tensor, omega: Tensor, alpha: Tensor, logit_scale: Optional[Tensor],
@@ -294,4 +290,4 @@ def responsibilities(x: Tensor, mu: Tensor, omega: Tensor, alpha: Tensor, logit_
     given = {"q": x.to(real), "k": x.new_empty(batch, heads, 0, r, dtype=real),
              "v": x.new_empty(batch, heads, 0, k, dtype=real), "mu": mu, "omega": omega, "alpha": alpha,
              "logit_scale": logit_scale, "state_S": state, "state_Z": torch.ones(batch, heads, k, dtype=real)}
-    return mix("gma", given, False, eps, eps_sigma, False, False)[0]
+    return mix("gma", given, (False, eps, float(eps_sigma), 0.0, 0.0, 0), False, False)[0]

@@ -39,24 +39,26 @@ def _key_mask(padding: Any, tensors: bool) -> Any:
     return ~padding
 
 
-def _mix(mixer: str, q: Array, given: dict, is_causal: bool, key_padding_mask: Any, initial_state: Any, return_state: bool,
-         eps: float, eps_sigma: float, naive: bool = False) -> Any:
-    tensors = is_tensor(q)
-    given["q"] = q
+def _mix(mixer: str, first: Array, given: dict, key_padding_mask: Any, initial_state: Any, return_state: bool,
+         naive: bool = False, causal: bool = False, eps: float = 1e-6, eps_sigma: float = 1e-4, scale: float = 0.0,
+         rotary_base: float = 0.0, window: int = 0) -> Any:
+    if mixer not in MIXERS:
+        raise RuntimeError(f"the library has no mixer {mixer!r}; there are: {', '.join(MIXERS)}")
+    m, tensors = MIXERS[mixer], is_tensor(first)
+    given[m.names[0]] = first
     given["key_mask"] = _key_mask(key_padding_mask, tensors)
     if initial_state is not None:
         if not isinstance(initial_state, (tuple, list)) or len(initial_state) != 2:
             raise ValueError("initial_state must be the pair (S, Z)")
         given["state_S"], given["state_Z"] = initial_state
+    options = (bool(causal), float(eps), float(eps_sigma), float(scale), float(rotary_base), int(window))
     if tensors:
         from . import _torch
-        o, s, z = _torch.mix(mixer, given, is_causal, eps, eps_sigma, bool(return_state), naive)
+        o, *state = _torch.mix(mixer, given, options, bool(return_state), naive)
     else:
         from . import _numpy
-        o, *rest = _numpy.forward(MIXERS[mixer], given, bool(is_causal), float(eps), float(eps_sigma), bool(return_state),
-                                  naive)
-        s, z = rest if rest else (None, None)
-    return (o, (s, z)) if return_state else o
+        o, *state = _numpy.forward(m, given, options, bool(return_state), naive)
+    return (o, state[0] if len(state) == 1 else tuple(state)) if return_state else o
 
 
 def attention(q: Array, k: Array, v: Array, mu: Array, omega: Array, alpha: Array, *, is_causal: bool = False,
@@ -96,7 +98,7 @@ def attention(q: Array, k: Array, v: Array, mu: Array, omega: Array, alpha: Arra
             not rise from 0 to Nk; log_decay without is_causal.
     """
     return _mix("gma", q, dict(k=k, v=v, mu=mu, omega=omega, alpha=alpha, cu_seqlens=cu_seqlens, log_decay=log_decay,
-                               logit_scale=logit_scale), is_causal, key_padding_mask, initial_state, return_state, eps,
+                               logit_scale=logit_scale), key_padding_mask, initial_state, return_state, False, is_causal, eps,
                 eps_sigma)
 
 
@@ -110,8 +112,8 @@ def naive_attention(q: Array, k: Array, v: Array, mu: Array, omega: Array, alpha
     Arguments and errors as for attention(); the results are float64. Source: src/mixers/gma/naive.c.
     """
     return _mix("gma", q, dict(k=k, v=v, mu=mu, omega=omega, alpha=alpha, cu_seqlens=cu_seqlens, log_decay=log_decay,
-                               logit_scale=logit_scale), is_causal, key_padding_mask, initial_state, return_state, eps,
-                eps_sigma, naive=True)
+                               logit_scale=logit_scale), key_padding_mask, initial_state, return_state, True, is_causal, eps,
+                eps_sigma)
 
 
 def responsibilities(x: Array, mu: Array, omega: Array, alpha: Array, *, logit_scale: Optional[Array] = None,
@@ -141,8 +143,8 @@ def linear_attention(q: Array, k: Array, v: Array, *, is_causal: bool = False, k
     """The Linear Transformer (Katharopoulos et al. 2020, arXiv 2006.16236): as attention(), with elu(x) + 1 in the place
     of gamma(x), so K = R and there are no parameters. Arguments, result and errors as there.
     """
-    return _mix("linear", q, dict(k=k, v=v, cu_seqlens=cu_seqlens, log_decay=log_decay), is_causal, key_padding_mask,
-                initial_state, return_state, eps, 1e-4)
+    return _mix("linear", q, dict(k=k, v=v, cu_seqlens=cu_seqlens, log_decay=log_decay), key_padding_mask,
+                initial_state, return_state, False, is_causal, eps)
 
 
 def performer_attention(q: Array, k: Array, v: Array, features: Array, *, is_causal: bool = False,
@@ -157,8 +159,24 @@ def performer_attention(q: Array, k: Array, v: Array, features: Array, *, is_cau
 
     The other arguments, result and errors as for attention().
     """
-    return _mix("performer", q, dict(k=k, v=v, features=features, cu_seqlens=cu_seqlens, log_decay=log_decay), is_causal,
-                key_padding_mask, initial_state, return_state, eps, 1e-4)
+    return _mix("performer", q, dict(k=k, v=v, features=features, cu_seqlens=cu_seqlens, log_decay=log_decay),
+                key_padding_mask, initial_state, return_state, False, is_causal, eps)
+
+
+def softmax_attention(q: Array, k: Array, v: Array, *, is_causal: bool = False, key_padding_mask: Optional[Array] = None,
+                      cu_seqlens: Optional[Array] = None, scale: Optional[float] = None, rotary_base: float = 0.0,
+                      window: int = 0) -> Array:
+    """Softmax attention, tiled: o_i = sum_j softmax_j(scale q_i . k_j) v_j over the keys that query i sees.
+
+    Args:
+        scale: > 0; 1 / sqrt(R) when not given.
+        rotary_base: turn q and k by their positions with this base (10000 is usual); 0 = no positions. R must be even.
+        window: causal only: a query sees that many tokens, itself included; 0 = all before it.
+
+    Shapes, alignment of is_causal, masks, types, gradients and errors as for attention(); there is no state to return.
+    """
+    return _mix("softmax", q, dict(k=k, v=v, cu_seqlens=cu_seqlens), key_padding_mask, None, False, False, is_causal,
+                scale=0.0 if scale is None else scale, rotary_base=rotary_base, window=window)
 
 
 def mixers() -> list[str]:

@@ -13,23 +13,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import checkpoint
-from .functional import attention, responsibilities
+from . import checkpoint, layers
+from ._library import MIXERS
+from .functional import _mix, responsibilities
 from .module import Heads
 from .state import AttentionState
 
 # The settings of a model and their defaults, as in include/gma/lm.h (gma_lm_config); 0 is filled in by resolve().
+# "auto" is settled by layers.resolve().
 DEFAULTS: Dict[str, Any] = {
-    "mixer": "gma", "layers": 4, "width": 192, "heads": 3, "kv_heads": 0, "routing_dim": 0, "value_dim": 0,
-    "components": 64, "context": 256, "vocab": 256, "tokenizer": "bytes", "mlp_width": 0, "mlp": "gelu", "norm": "rms",
-    "positions": "none", "tied": True, "logit_scale": True, "forget_gate": True, "output_gate": True, "conv": 4,
-    "logit_scale_init": 0.3, "dropout": 0.0, "rotary_base": 10000.0, "norm_eps": 1e-5, "eps": 1e-6, "eps_sigma": 1e-4}
-_CHOICES = {"mixer": ("gma",), "mlp": ("gelu", "swiglu"), "norm": ("rms", "layer"),
-            "positions": ("none", "learned", "rotary")}
+    "layers": 4, "mixer": "auto", "width": 192, "heads": 3, "kv_heads": 0, "routing_dim": 0, "value_dim": 0,
+    "components": "auto", "context": 256, "vocab": 256, "tokenizer": "bytes", "mlp_width": 0, "mlp": "gelu", "norm": "rms",
+    "positions": "auto", "tied": True, "logit_scale": "auto", "forget_gate": "auto", "output_gate": "auto", "conv": "auto",
+    "window": 0, "logit_scale_init": 0.3, "dropout": 0.0, "rotary_base": 10000.0, "norm_eps": 1e-5, "eps": 1e-6, "eps_sigma": 1e-4}
+_CHOICES = {"mlp": ("gelu", "swiglu"), "norm": ("rms", "layer"), "positions": ("none", "learned", "rotary", "auto")}
 
 
-def resolve(settings: Mapping[str, Any]) -> Dict[str, Any]:
-    """All settings, with what is 0 filled in. Raises ValueError naming the setting."""
+def resolve(settings: Mapping[str, Any]) -> Tuple[Dict[str, Any], List[Dict[str, Any]]]:
+    """All settings, with what is 0 or "auto" filled in; and the mixer and options of each layer. Raises ValueError naming the
+    setting."""
     for name, value in settings.items():
         if name not in DEFAULTS and value:  # one that is off asks for nothing
             raise ValueError(f"the setting {name!r} ({value!r}) is unknown to this version of the package")
@@ -45,9 +47,10 @@ def resolve(settings: Mapping[str, Any]) -> Dict[str, Any]:
             c[name] = c["width"] // c["heads"]
     if not c["mlp_width"]:
         c["mlp_width"] = -(-8 * c["width"] // 96) * 32 if c["mlp"] == "swiglu" else 4 * c["width"]
-    if c["positions"] == "rotary" and c["routing_dim"] % 2:
+    each = layers.resolve(c)
+    if any(x["rotary"] for x in each) and c["routing_dim"] % 2:
         raise ValueError(f"routing_dim is {c['routing_dim']}; rotary positions need an even one")
-    return c
+    return c, each
 
 
 class _Conv(nn.Module):
@@ -77,29 +80,39 @@ def _rotary(x: Tensor, first: int, base: float) -> Tensor:
 
 
 class Past(NamedTuple):
-    """What a layer keeps of the tokens before: S and Z, and the last inputs of the convolution."""
+    """What a layer keeps of the tokens before: (S, Z) or, for softmax, keys and values, or an AttentionState while decoding;
+    and the last inputs of the convolution."""
 
-    state: Any  # (S, Z), or an AttentionState while decoding
+    state: Any
     inputs: Optional[Tensor]
 
 
 class Mixer(Heads):
-    """Causal GaussianMixtureAttention with the options that language models use: short convolution, forget gate, logit
-    scale, output gate, rotary positions."""
+    """The mixer of one layer with its options: short convolution, forget gate, logit scale, output gate, rotary
+    positions, window. c: settings of the model; layer: of this layer (layers.resolve)."""
 
-    def __init__(self, c: Mapping[str, Any]):
-        super().__init__(c["width"], c["heads"], c["components"], c["routing_dim"], c["value_dim"], c["kv_heads"],
-                         False, c["eps"], c["eps_sigma"])
+    def __init__(self, c: Mapping[str, Any], layer: Mapping[str, Any]):
+        self.kind = layer["mixer"]
+        super().__init__(c["width"], c["heads"], layer["components"] if self.kind == "gma" else None, c["routing_dim"],
+                         c["value_dim"], c["kv_heads"], False, c["eps"], c["eps_sigma"])
         out = c["heads"] * self.value_dim
         self.splits = (c["heads"] * self.routing_dim, c["kv_heads"] * self.routing_dim, c["kv_heads"] * self.value_dim)
-        self.gate_proj = nn.Linear(c["width"], out, bias=False) if c["output_gate"] else None
-        self.forget_proj = nn.Linear(c["width"], c["kv_heads"]) if c["forget_gate"] else None
-        self.conv = _Conv(c["conv"], sum(self.splits)) if c["conv"] else None
+        self.gate_proj = nn.Linear(c["width"], out, bias=False) if layer["output_gate"] else None
+        self.forget_proj = nn.Linear(c["width"], c["kv_heads"]) if layer["forget_gate"] else None
+        self.conv = _Conv(layer["conv"], sum(self.splits)) if layer["conv"] else None
         scale = torch.full((c["kv_heads"],), math.log(c["logit_scale_init"]))
-        self.log_logit_scale = nn.Parameter(scale) if c["logit_scale"] else None
-        self.rotary_base = c["rotary_base"] if c["positions"] == "rotary" else None
+        self.log_logit_scale = nn.Parameter(scale) if layer["logit_scale"] else None
+        if self.kind == "performer":  # fixed, saved with the model
+            self.register_buffer("features", _orthogonal_features(layer["components"], self.routing_dim))
+        self.context, base = c["context"], c["rotary_base"] if layer["rotary"] else 0.0
+        softmax = self.kind == "softmax"  # which turns q and k itself
+        self.rotary_base = 0.0 if softmax else base
+        self.options = {"rotary_base": base, "window": layer["window"]} if softmax else {"eps": c["eps"]}
+        if self.kind == "gma":
+            self.options["eps_sigma"] = c["eps_sigma"]
 
     def logit_scale(self) -> Optional[Tensor]:
+        """(H), or None."""
         return None if self.log_logit_scale is None else self.log_logit_scale.float().exp()
 
     def heads(self, x: Tensor, first: int = 0, past: Optional[Past] = None) -> Tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
@@ -112,44 +125,60 @@ class Mixer(Heads):
             inputs = torch.cat((before, qkv), 1)[:, x.shape[1]:]
             qkv = self.conv(qkv, before)
         q, k, v = self.split_heads(*qkv.split(self.splits, -1))
-        if self.rotary_base is not None:
+        if self.rotary_base:
             q, k = _rotary(q, first, self.rotary_base), _rotary(k, first, self.rotary_base)
         return q, k, v, inputs
 
     def responsibilities(self, x: Tensor, which: str = "q") -> Tensor:
         """Through which component each token of x (B,N,E) is routed as a query (which="q") or key ("k"): (B,Hq or H,N,K)."""
-        if which not in ("q", "k"):
-            raise ValueError(f"which is {which!r}; it must be 'q' or 'k'")
+        if which not in ("q", "k") or self.kind != "gma":
+            raise ValueError(f"a layer of mixer {self.kind!r} has no responsibilities for {which!r}")
         return responsibilities(self.heads(x)["qk".index(which)], self.mu, self.omega, self.alpha,
                                 logit_scale=self.logit_scale(), eps_sigma=self.eps_sigma)
+
+    def parameters_of_operator(self) -> Dict[str, Optional[Tensor]]:
+        """What the operator takes besides q, k, v and a decay."""
+        if self.kind == "gma":
+            return {"mu": self.mu, "omega": self.omega, "alpha": self.alpha, "logit_scale": self.logit_scale()}
+        return {"features": self.features} if self.kind == "performer" else {}
 
     def mix(self, x: Tensor, first: int = 0, past: Optional[Past] = None,
             keep: bool = False) -> Tuple[Tensor, Optional[Past]]:
         """x (B,N,E), whose first token is number `first`; with keep also what the next tokens need."""
         q, k, v, inputs = self.heads(x, first, past)
         decay = None if self.forget_proj is None else F.logsigmoid(self.forget_proj(x).float()).transpose(1, 2)
-        if past is not None and isinstance(past.state, AttentionState):
+        if past is not None:
             state: Any = past.state
             o = state.step(q, k, v, log_decay=decay)
         else:
-            o, state = attention(q, k, v, self.mu, self.omega, self.alpha, is_causal=True, log_decay=decay,
-                                 logit_scale=self.logit_scale(), initial_state=None if past is None else past.state,
-                                 return_state=True, eps=self.eps, eps_sigma=self.eps_sigma)
+            summed = keep and self.kind != "softmax"
+            given = {"k": k, "v": v, "log_decay": decay, **self.parameters_of_operator()}
+            o = _mix(self.kind, q, given, None, None, summed, causal=True, **self.options)
+            o, state = o if summed else (o, (k, v))
         o = o.transpose(1, 2).flatten(2)
         if self.gate_proj is not None:
             o = o * F.silu(self.gate_proj(x))
         return self.out_proj(o), Past(state, inputs) if keep else None
 
-    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor) -> Tensor:
         """x (B,N,E) gives (B,N,E)."""
         return self.mix(x)[0]
 
     def decoding(self, past: Past, batch: int) -> Past:
-        """past, ready for single tokens."""
-        state = AttentionState(self.mu, self.omega, self.alpha, batch=batch, value_dim=self.value_dim,
-                               num_heads=self.num_heads, logit_scale=self.logit_scale(), initial_state=past.state,
-                               eps=self.eps, eps_sigma=self.eps_sigma)
-        return Past(state, past.inputs)
+        """past of whole sequences, ready for single tokens."""
+        more = {} if self.kind in ("gma", "performer") else {"routing_dim": self.routing_dim}
+        state, room = past.state, 0
+        if self.kind == "softmax" and not self.options["window"]:
+            room = max(self.context, state[0].shape[2] + 1)
+        return Past(AttentionState(mixer=self.kind, batch=batch, value_dim=self.value_dim, num_heads=self.num_heads,
+                                   num_kv_heads=self.num_kv_heads, initial_state=state, cache_len=room, **more,
+                                   **self.parameters_of_operator(), **self.options), past.inputs)
+
+
+def _orthogonal_features(count: int, width: int) -> Tensor:
+    """(M,R): random directions, orthogonal within blocks of R, with the lengths of normal vectors."""
+    blocks = [torch.linalg.qr(torch.randn(width, width))[0] for _ in range(-(-count // width))]
+    return torch.cat(blocks)[:count] * torch.randn(count, width).norm(dim=1, keepdim=True)
 
 
 class _MLP(nn.Module):
@@ -175,9 +204,9 @@ def _norm(c: Mapping[str, Any]) -> nn.Module:
 class Block(nn.Module):
     """One layer: mixer and MLP, each after a norm and added to the stream."""
 
-    def __init__(self, c: Mapping[str, Any]):
+    def __init__(self, c: Mapping[str, Any], layer: Mapping[str, Any]):
         super().__init__()
-        self.norm1, self.mixer = _norm(c), Mixer(c)
+        self.norm1, self.mixer = _norm(c), Mixer(c, layer)
         self.norm2, self.mlp = _norm(c), _MLP(c)
         self.drop = nn.Dropout(c["dropout"])
 
@@ -196,7 +225,7 @@ class Progress(NamedTuple):
 
 
 class LanguageModel(nn.Module):
-    """A causal language model with Gaussian Mixture Attention; the one that `gma train` trains.
+    """A causal language model with Gaussian Mixture Attention, or another mixer in some layers; the one that `gma train` trains.
 
     Args:
         settings: names and values as in the "model" part of a checkpoint's config.json; keywords count more. Missing ones
@@ -207,11 +236,12 @@ class LanguageModel(nn.Module):
 
     def __init__(self, settings: Optional[Mapping[str, Any]] = None, **more: Any):
         super().__init__()
-        self.settings = c = resolve({**(settings or {}), **more})
+        self.settings, each = resolve({**(settings or {}), **more})
+        c = self.settings
         self.embed = nn.Embedding(c["vocab"], c["width"])
         self.positions = nn.Embedding(c["context"], c["width"]) if c["positions"] == "learned" else None
         self.drop = nn.Dropout(c["dropout"])
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c["layers"]))
+        self.blocks = nn.ModuleList(Block(c, layer) for layer in each)
         self.norm = _norm(c)
         self.head = None if c["tied"] else nn.Linear(c["width"], c["vocab"], bias=False)
         self.reset_parameters()
@@ -244,11 +274,11 @@ class LanguageModel(nn.Module):
                                  "further")
             x = x + self.positions.weight[first:first + n]
         x = self.drop(x)
-        layers = []
+        kept_by = []
         for i, block in enumerate(self.blocks):
             x, kept = block(x, first, None if past is None else past.layers[i], keep)
-            layers.append(kept)
-        return self.norm(x), Progress(first + n, layers) if keep else None
+            kept_by.append(kept)
+        return self.norm(x), Progress(first + n, kept_by) if keep else None
 
     def _logits(self, x: Tensor) -> Tensor:
         return F.linear(x, (self.embed if self.head is None else self.head).weight)
@@ -262,8 +292,8 @@ class LanguageModel(nn.Module):
     def prefill(self, tokens: Tensor) -> Tuple[Tensor, Progress]:
         """Read tokens (B,N), N >= 1: the logits (B,vocab) of the next one, and the state for step()."""
         x, past = self._run(tokens, None, True)
-        layers = [b.mixer.decoding(kept, tokens.shape[0]) for b, kept in zip(self.blocks, past.layers)]
-        return self._logits(x[:, -1]), Progress(past.position, layers)
+        ready = [b.mixer.decoding(kept, tokens.shape[0]) for b, kept in zip(self.blocks, past.layers)]
+        return self._logits(x[:, -1]), Progress(past.position, ready)
 
     @torch.no_grad()
     def step(self, tokens: Tensor, past: Progress) -> Tuple[Tensor, Progress]:

@@ -20,14 +20,14 @@ def head_width(width: Optional[int], name: str, embed_dim: int, num_heads: int) 
 
 
 class Heads(nn.Module):
-    """The parameters of attention with Gaussian mixtures: projections, mu, omega, alpha. Arguments as for
+    """Projections to and from heads; with num_components also mu, omega and alpha. Arguments as for
     GaussianMixtureAttention."""
 
-    def __init__(self, embed_dim: int, num_heads: int, num_components: int, routing_dim: Optional[int], value_dim: Optional[int],
+    def __init__(self, embed_dim: int, num_heads: int, num_components: Optional[int], routing_dim: Optional[int], value_dim: Optional[int],
                  num_kv_heads: Optional[int], bias: bool, eps: float, eps_sigma: float, **kind: Any):
         super().__init__()
         for name, n in (("embed_dim", embed_dim), ("num_heads", num_heads), ("num_components", num_components)):
-            if n < 1:
+            if n is not None and n < 1:
                 raise ValueError(f"{name} is {n}; it must be >= 1")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if num_kv_heads < 1 or num_heads % num_kv_heads:
@@ -40,18 +40,20 @@ class Heads(nn.Module):
         self.k_proj = nn.Linear(embed_dim, num_kv_heads * self.routing_dim, bias, **kind)
         self.v_proj = nn.Linear(embed_dim, num_kv_heads * self.value_dim, bias, **kind)
         self.out_proj = nn.Linear(num_heads * self.value_dim, embed_dim, bias, **kind)
-        self.mu = nn.Parameter(torch.empty(num_kv_heads, num_components, self.routing_dim, **kind))
-        self.omega = nn.Parameter(torch.empty_like(self.mu))
-        self.alpha = nn.Parameter(torch.empty(num_kv_heads, num_components, **kind))
+        if num_components is not None:
+            self.mu = nn.Parameter(torch.empty(num_kv_heads, num_components, self.routing_dim, **kind))
+            self.omega = nn.Parameter(torch.empty_like(self.mu))
+            self.alpha = nn.Parameter(torch.empty(num_kv_heads, num_components, **kind))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Fresh values."""
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             projection.reset_parameters()
-        nn.init.normal_(self.mu)
-        nn.init.zeros_(self.omega)
-        nn.init.zeros_(self.alpha)
+        if self.num_components is not None:
+            nn.init.normal_(self.mu)
+            nn.init.zeros_(self.omega)
+            nn.init.zeros_(self.alpha)
 
     def split_heads(self, q: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
         """Rows (B,N,heads x width) as (B,heads,N,width): views."""

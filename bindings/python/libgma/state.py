@@ -15,9 +15,11 @@ class AttentionState:
 
     Args:
         mu, omega: (H,K,R).  alpha: (H,K).  logit_scale: (H).   For mixer="linear": none of them, but routing_dim and
-            num_kv_heads; for "performer": features (M,R) and num_kv_heads.
+            num_kv_heads; for "performer": features (M,R) and num_kv_heads; for "softmax": as for "linear", with scale,
+            rotary_base, and window or cache_len, the number of tokens there is room for.
         batch: B, the number of sequences.  value_dim: D.  num_heads: Hq; as many as H when not given.
-        initial_state: (S, Z) of what came before, (B,H,K,D) and (B,H,K), as attention(.., return_state=True) gives it.
+        initial_state: (S, Z) of what came before, (B,H,K,D) and (B,H,K), as attention(.., return_state=True) gives it;
+            for "softmax" the keys and values of the tokens before, (B,H,Nk,R) and (B,H,Nk,D).
 
     The parameters are copied: when they change, make a new state. No gradient passes. Copies (copy.deepcopy, pickle) are
     independent of each other. One thread at a time may use a state.
@@ -29,43 +31,49 @@ class AttentionState:
                  batch: int, value_dim: int, num_heads: Optional[int] = None, num_kv_heads: Optional[int] = None,
                  routing_dim: Optional[int] = None, logit_scale: Optional[Array] = None, features: Optional[Array] = None,
                  initial_state: Optional[Tuple[Array, Array]] = None, eps: float = 1e-6, eps_sigma: float = 1e-4,
-                 mixer: str = "gma"):
+                 scale: float = 0.0, rotary_base: float = 0.0, window: int = 0, cache_len: int = 0, mixer: str = "gma"):
         if mixer not in MIXERS:
             raise ValueError(f"mixer {mixer!r} is unknown; there are: {', '.join(MIXERS)}")
         m = MIXERS[mixer]
         given = {"mu": mu, "omega": omega, "alpha": alpha, "logit_scale": logit_scale, "features": features}
+        before = ("k", "v") if mixer == "softmax" else ("state_S", "state_Z")
         if initial_state is not None:
-            given["state_S"], given["state_Z"] = initial_state
-        slots = [s for s in m.inputs if s.role == PARAM or s.name in ("state_S", "state_Z")]
+            given.update(zip(before, initial_state))
+        slots = [s for s in m.inputs if s.role == PARAM or s.name in before]
         extra = [n for n, x in given.items() if x is not None and n not in {s.name for s in slots}]
         if extra:
             raise ValueError(f"{extra[0]} is unknown to mixer {mixer!r}")
         held = {s.name: _held(given[s.name], s.name) for s in slots if given.get(s.name) is not None}
-        extents = {"batch": int(batch), **_call.bind([s for s in slots if s.role == PARAM],
-                                                     [held[s.name][0].shape if s.name in held else None
-                                                      for s in slots if s.role == PARAM])}
+        params = [s for s in slots if s.role == PARAM]
+        extents = {"batch": int(batch), **_call.bind(params, [held[s.name][0].shape if s.name in held else None
+                                                              for s in params])}
         extents.setdefault("kv_heads", int(num_kv_heads or num_heads or 0))
         extents.setdefault("routing_dim", int(routing_dim or 0))
-        extents.update(heads=int(num_heads or extents["kv_heads"]), value_dim=int(value_dim))
-        self._spec = (mixer, float(eps), float(eps_sigma), tuple(extents.items()))
-        self._open(_call.Buffer(self._plan().sizes(0).state))
+        extents.update(heads=int(num_heads or extents["kv_heads"]), value_dim=int(value_dim), cache_len=int(cache_len))
+        options = _call.Options(True, float(eps), float(eps_sigma), float(scale), float(rotary_base), int(window))
+        self._spec = (mixer, tuple(options), tuple(extents.items()))
+        self._open(None)
+        lengths = {"k_len": held["k"][0].shape[2]} if "k" in held else {}
         pairs = [(m.by_name[n].number, v) for n, (_, v) in held.items()]
-        self._mixer.state_init(_call.pack(pairs), len(pairs), self._buffer.address)
+        self._plan(**lengths).state_init(_call.pack(pairs), len(pairs), self._buffer.address)
 
-    def _plan(self) -> _call.Plan:
-        mixer, eps, eps_sigma, extents = self._spec
-        return _call.plan(MIXERS[mixer], True, eps, eps_sigma, dict(extents))
+    def _plan(self, **lengths: int) -> _call.Plan:
+        mixer, options, extents = self._spec
+        return _call.plan(MIXERS[mixer], options, {**dict(extents), **lengths})
 
-    def _open(self, buffer: _call.Buffer) -> None:
-        self._mixer, self._buffer = self._plan(), buffer
-        self._extents = dict(self._spec[3])
+    def _open(self, data: Optional[bytes]) -> None:
+        self._mixer, self._extents = self._plan(), dict(self._spec[2])
+        size = self._mixer.sizes(0).state
+        if size == 0:
+            raise ValueError(f"mixer {self._spec[0]!r} has no state for single tokens with these options")
+        self._buffer = _call.Buffer(size) if data is None else _call.Buffer.of(data)
 
     def __getstate__(self) -> tuple:
         return self._spec, bytes(self._buffer)
 
     def __setstate__(self, state: tuple) -> None:
         self._spec = state[0]
-        self._open(_call.Buffer.of(state[1]))
+        self._open(state[1])
 
     @property
     def batch(self) -> int:
@@ -102,6 +110,8 @@ class AttentionState:
     def export(self, like: Optional[Array] = None) -> Tuple[Array, Array]:
         """(S, Z): (B,H,K,D) and (B,H,K), float32 tensors; arrays when `like` is an array or PyTorch is not there."""
         out = []
+        if len(self._mixer.mixer.outputs) != 3:
+            raise ValueError(f"the state of mixer {self._spec[0]!r} is no pair (S, Z)")
         for slot in self._mixer.mixer.outputs[1:]:
             shape = _call.shape_of(slot.dims, self._extents, self._mixer.components)
             out.append((slot.number, *_held(_empty(shape, like, real=True), slot.name)))

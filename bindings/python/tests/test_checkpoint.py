@@ -38,6 +38,10 @@ needs_program = pytest.mark.skipif(not os.path.exists(os.path.join(BUILD, "bin",
                                    reason=f"there is no {BUILD}/bin/gma (make)")
 
 
+def small(variant):
+    return {"layers": 2, **({} if variant.get("mixer") in ("linear", "softmax") else {"components": 5}), **variant}
+
+
 def reference(folder, text, tmp_path):
     out = str(tmp_path / "logits.npy")
     done = subprocess.run([sys.executable, "-c", LOGITS, BUILD, str(folder), text.hex(), out], capture_output=True, text=True)
@@ -83,13 +87,19 @@ VARIANTS = {
                             heads=2, width=32),
     "learned positions": dict(positions="learned", forget_gate=False, logit_scale=False, conv=1, norm="layer", width=48),
     "all options": dict(width=48, kv_heads=1, routing_dim=6, value_dim=10, conv=3, logit_scale_init=0.7, positions="rotary"),
+    "linear": dict(mixer="linear", width=48),
+    "performer": dict(mixer="performer", width=48, kv_heads=1),
+    "a pattern": dict(layers="gma:conv=0,linear:forget_gate=0:rotary=1,performer:components=9:output_gate=0,gma:components=7", width=48),
 }
+if "softmax" in libgma.mixers():
+    VARIANTS["softmax"] = dict(mixer="softmax", width=48, kv_heads=1)
+    VARIANTS["softmax among others"] = dict(layers="gma,softmax:window=7,softmax:conv=0", width=48)
 
 
 @needs_program
 @pytest.mark.parametrize("name", VARIANTS)
 def test_made_here_read_there(name, tmp_path):
-    model = libgma.LanguageModel(components=5, layers=2, **VARIANTS[name]).eval()
+    model = libgma.LanguageModel(small(VARIANTS[name])).eval()
     model.save_pretrained(tmp_path / "model")
     same(logits(model, TEXT), reference(tmp_path / "model", TEXT, tmp_path))
     model.save_pretrained(tmp_path / "model", torch.bfloat16)
@@ -100,7 +110,7 @@ def test_made_here_read_there(name, tmp_path):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_decoding_equals_whole(name):
-    model = libgma.LanguageModel(components=5, layers=2, **VARIANTS[name]).eval()
+    model = libgma.LanguageModel(small(VARIANTS[name])).eval()
     tokens = torch.randint(0, 256, (2, 20))
     whole = model(tokens)
     step, past = model.prefill(tokens[:, :1])
@@ -124,7 +134,7 @@ def test_generate():
     for bad in (dict(temperature=-1), dict(top_p=0), dict(top_k=-1)):
         with pytest.raises(ValueError):
             model.generate("a", 1, **bad)
-    learned = libgma.LanguageModel(positions="learned", context=8, layers=1, width=24, components=3)
+    learned = libgma.LanguageModel(positions="learned", context=8, layers=1, width=24, heads=2, components=3)
     with pytest.raises(ValueError, match="learned positions"):
         learned.generate("abcd", 6)
 
@@ -151,7 +161,7 @@ def test_bad_checkpoints(tmp_path):
     def broken(change):
         folder = tmp_path / "model"
         shutil.rmtree(folder, ignore_errors=True)
-        libgma.LanguageModel(layers=1, width=24, components=3).save_pretrained(folder)
+        libgma.LanguageModel(layers=1, width=24, heads=2, components=3).save_pretrained(folder)
         tensors, config = load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
         change(tensors, config)
         save_file(tensors, folder / "model.safetensors")
@@ -172,7 +182,7 @@ def test_bad_checkpoints(tmp_path):
 
 
 def test_saving_leaves_the_old_or_the_new(tmp_path):
-    a = libgma.LanguageModel(layers=1, width=24, components=3)
+    a = libgma.LanguageModel(layers=1, width=24, heads=2, components=3)
     a.save_pretrained(tmp_path / "m")
     with pytest.raises(AttributeError):
         checkpoint.write(tmp_path / "m", a.settings, {"x": "no tensor"})

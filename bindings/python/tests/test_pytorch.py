@@ -19,7 +19,7 @@ OPTIONAL = ("key_mask", "cu_seqlens", "state_S", "state_Z", "log_decay", "logit_
 def op_arguments(grad, dtype=torch.float32, causal=True, want_state=True, save=True, **more):
     x = {**random_inputs(length=20, dtype=dtype, grad=grad), **more}
     tensors = [x.get(n) for n in ("q", "k", "v", "mu", "omega", "alpha", *OPTIONAL)]
-    return (*tensors, causal, 1e-6, 1e-4, want_state, save)
+    return (*tensors, causal, 1e-6, 1e-4, 0.0, 0.0, 0, want_state, save)
 
 
 @pytest.mark.parametrize("arguments", [
@@ -32,7 +32,7 @@ def test_opcheck(arguments):
     arguments = dict(arguments)
     if arguments.get("dtype") == torch.bfloat16:
         x = random_inputs(length=20)
-        args = tuple(t.bfloat16() if n in "qkv" else t for n, t in x.items()) + (None,) * 6 + (True, 1e-6, 1e-4, True, True)
+        args = tuple(t.bfloat16() if n in "qkv" else t for n, t in x.items()) + (None,) * 6 + (True, 1e-6, 1e-4, 0.0, 0.0, 0, True, True)
     else:
         args = op_arguments(**arguments)
     torch.library.opcheck(torch.ops.libgma.gma.default, args)
@@ -41,13 +41,16 @@ def test_opcheck(arguments):
 @pytest.mark.parametrize("mixer", libgma.mixers())
 def test_opcheck_every_mixer(mixer):
     x = random_inputs(length=20, value=8, grad=True)
-    x["features"] = torch.randn(11, 8)
+    x.update(features=torch.randn(11, 8), proj_k=torch.randn(6, 20), proj_v=torch.randn(6, 20))
+    draw = lambda *shape: torch.rand(*shape).requires_grad_()
+    x.update(u=draw(2, 20, 10), delta=draw(2, 20, 10), A=(-torch.rand(10, 4)).requires_grad_(), B=draw(2, 20, 4), C=draw(2, 20, 4),
+             D=draw(10), delta_bias=draw(10))
     schema = getattr(torch.ops.libgma, mixer).default._schema
     wanted = [a.name for a in schema.arguments if a.type.kind() == "TensorType"]
     if any(n not in x for n in wanted):
         pytest.skip(f"inputs of {mixer} are tested elsewhere")
-    args = [x.get(a.name) if a.name in wanted else None for a in schema.arguments[:-5]]
-    torch.library.opcheck(getattr(torch.ops.libgma, mixer).default, (*args, True, 1e-6, 1e-4, True, True))
+    args = [x.get(a.name) if a.name in wanted else None for a in schema.arguments[:-8]]
+    torch.library.opcheck(getattr(torch.ops.libgma, mixer).default, (*args, mixer != "linformer", 1e-6, 1e-4, 0.0, 0.0, 0, True, True))
 
 
 @pytest.mark.parametrize("causal", [True, False])
