@@ -11,13 +11,13 @@ except ModuleNotFoundError as _error:
     _pytorch = None
 
 from ._library import isa, version
-from .functional import (attention, linear_attention, mixers, naive_attention, performer_attention, responsibilities,
-                         softmax_attention)
+from .functional import (attention, linear_attention, linformer_attention, mamba_scan, mixers, naive_attention,
+                         performer_attention, responsibilities, softmax_attention)
 from .state import AttentionState
 
 __version__ = version()
-__all__ = ["AttentionState", "attention", "isa", "linear_attention", "mixers", "naive_attention", "performer_attention",
-           "responsibilities", "softmax_attention", "version"]
+__all__ = ["AttentionState", "attention", "isa", "linear_attention", "linformer_attention", "mamba_scan", "mixers",
+           "naive_attention", "performer_attention", "responsibilities", "softmax_attention", "version"]
 
 if _pytorch is not None:
     from . import _torch  # registers torch.ops.libgma

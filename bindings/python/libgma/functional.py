@@ -48,9 +48,11 @@ def _mix(mixer: str, first: Array, given: dict, key_padding_mask: Any, initial_s
     given[m.names[0]] = first
     given["key_mask"] = _key_mask(key_padding_mask, tensors)
     if initial_state is not None:
-        if not isinstance(initial_state, (tuple, list)) or len(initial_state) != 2:
-            raise ValueError("initial_state must be the pair (S, Z)")
-        given["state_S"], given["state_Z"] = initial_state
+        names = [name for name in m.names if name.startswith("state_")]
+        parts = initial_state if isinstance(initial_state, (tuple, list)) else (initial_state,)
+        if len(parts) != len(names):
+            raise ValueError(f"initial_state must be ({', '.join(names)})")
+        given.update(zip(names, parts))
     options = (bool(causal), float(eps), float(eps_sigma), float(scale), float(rotary_base), int(window))
     if tensors:
         from . import _torch
@@ -177,6 +179,40 @@ def softmax_attention(q: Array, k: Array, v: Array, *, is_causal: bool = False, 
     """
     return _mix("softmax", q, dict(k=k, v=v, cu_seqlens=cu_seqlens), key_padding_mask, None, False, False, is_causal,
                 scale=0.0 if scale is None else scale, rotary_base=rotary_base, window=window)
+
+
+def linformer_attention(q: Array, k: Array, v: Array, proj_k: Array, proj_v: Array, *,
+                        key_padding_mask: Optional[Array] = None) -> Array:
+    """The Linformer (Wang et al. 2020, arXiv 2006.04768): softmax attention over P rows, k' = proj_k k and v' = proj_v v.
+    Bidirectional only.
+
+    Args:
+        proj_k, proj_v: (P,Nk), shared by the heads, or (H,P,Nk).
+        key_padding_mask: a padded key counts as a row of zeros.
+
+    The other arguments, result and errors as for attention(); there are no states.
+    """
+    return _mix("linformer", q, dict(k=k, v=v, proj_k=proj_k, proj_v=proj_v), key_padding_mask, None, False)
+
+
+def mamba_scan(u: Array, delta: Array, A: Array, B: Array, C: Array, D: Array, delta_bias: Array, *,
+               cu_seqlens: Optional[Array] = None, initial_state: Optional[Array] = None, return_state: bool = False) -> Any:
+    """The selective scan of Mamba (Gu & Dao 2023, arXiv 2312.00752), for E channels with S numbers of state each::
+
+        delta <- softplus(delta + delta_bias)    h_t = exp(delta_t A) h_(t-1) + delta_t B_t u_t    y_t = C_t . h_t + D u_t
+
+    Args:
+        u, delta: (B,N,E).  A: (E,S), negative.  B, C: (B,N,S).  D, delta_bias: (E).
+        cu_seqlens: (G+1), sequences packed into one row.
+        initial_state: h, (B,E,S), packed (G,E,S).  return_state: return (y, h).
+
+    Returns:
+        y: (B,N,E) in the type of u, or (y, h).
+
+    Types, gradients and errors as for attention().
+    """
+    return _mix("mamba", u, dict(delta=delta, A=A, B=B, C=C, D=D, delta_bias=delta_bias, cu_seqlens=cu_seqlens), None,
+                initial_state, return_state, False, True)
 
 
 def mixers() -> list[str]:

@@ -238,3 +238,74 @@ def test_responsibilities_have_gradients():
     assert torch.autograd.gradcheck(f, (x["q"], *params))
     plain = f(x["q"].detach(), *(p.detach() for p in params))
     torch.testing.assert_close(f(x["q"], *params), plain, rtol=1e-9, atol=1e-12)
+
+
+def has(mixer):
+    return pytest.mark.skipif(mixer not in libgma.mixers(), reason=f"this library has no mixer {mixer}")
+
+
+@has("softmax")
+def test_softmax_is_sdpa():
+    x = random_inputs(length=40, value=8, heads=4)
+    q, k, v = (x[n].requires_grad_() for n in "qkv")
+    pad = torch.rand(2, 40) > 0.6
+    pad[:, 0] = False
+    for options, mask in (({}, None), ({"is_causal": True}, torch.ones(40, 40).tril().bool()),
+                          ({"key_padding_mask": pad}, ~pad[:, None, None]),
+                          ({"is_causal": True, "window": 7}, torch.ones(40, 40).tril().triu(-6).bool())):
+        o = libgma.softmax_attention(q, k, v, **options)
+        want = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        assert worst(o, want) < 1e-5, options
+        for a, b in zip(torch.autograd.grad(o.square().sum(), (q, k, v)), torch.autograd.grad(want.square().sum(), (q, k, v))):
+            assert worst(a, b) < 1e-4, options
+    x64 = [x[n].detach()[:1, :2, :6].double().requires_grad_() for n in "qkv"]
+    assert torch.autograd.gradcheck(lambda *t: libgma.softmax_attention(*t, is_causal=True, rotary_base=100.0), x64)
+
+
+@has("softmax")
+def test_softmax_decodes():
+    x = random_inputs(length=20, value=8)
+    for options in ({"window": 5}, {"rotary_base": 100.0, "cache_len": 20}):
+        whole = libgma.softmax_attention(*(x[n] for n in "qkv"), is_causal=True,
+                                         **{n: o for n, o in options.items() if n != "cache_len"})
+        state = libgma.AttentionState(mixer="softmax", batch=2, value_dim=8, routing_dim=8, num_kv_heads=3,
+                                      initial_state=(x["k"][:, :, :9], x["v"][:, :, :9]), **options)
+        steps = [state.step(*(x[n][:, :, i:i + 1] for n in "qkv")) for i in range(9, 20)]
+        assert worst(torch.cat(steps, 2), whole[:, :, 9:]) < 1e-5
+    with pytest.raises((ValueError, RuntimeError)):
+        libgma.AttentionState(mixer="softmax", batch=2, value_dim=8, routing_dim=8, num_kv_heads=3)
+
+
+@has("linformer")
+def test_linformer():
+    x = random_inputs(length=20, value=8)
+    p, r = torch.randn(2, 6, 20)
+    o = libgma.linformer_attention(x["q"], x["k"], x["v"], p, r)
+    assert worst(o, torch.nn.functional.scaled_dot_product_attention(x["q"], p @ x["k"], r @ x["v"])) < 1e-4
+    own = torch.randn(2, 3, 6, 20)
+    o = libgma.linformer_attention(x["q"], x["k"], x["v"], *own)
+    assert worst(o, torch.nn.functional.scaled_dot_product_attention(x["q"], own[0] @ x["k"], own[1] @ x["v"])) < 1e-4
+    args = [t.double().requires_grad_() for t in (x["q"][:1, :2, :5], x["k"][:1, :2], x["v"][:1, :2], p, r)]
+    assert torch.autograd.gradcheck(libgma.linformer_attention, args)
+
+
+@has("mamba")
+def test_mamba_scan():
+    g = torch.Generator().manual_seed(0)
+    draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)
+    u, delta, b, c = draw(2, 9, 5), draw(2, 9, 5), draw(2, 9, 4), draw(2, 9, 4)
+    a, d, bias, h = -draw(5, 4).exp(), draw(5), draw(5), draw(2, 5, 4)
+    args = [t.requires_grad_() for t in (u, delta, a, b, c, d, bias, h)]
+
+    def f(*t):
+        return libgma.mamba_scan(*t[:7], initial_state=t[7], return_state=True)
+    y, end = f(*args)
+    state, rows = h, []
+    for i in range(9):
+        step = torch.nn.functional.softplus(delta[:, i] + bias)[..., None]
+        state = torch.exp(step * a) * state + step * b[:, i, None] * u[:, i, :, None]
+        rows.append((state * c[:, i, None]).sum(-1) + d * u[:, i])
+    assert worst(y, torch.stack(rows, 1)) < 1e-9 and worst(end, state) < 1e-9
+    fast, end32 = f(*(t.detach().float() for t in args))
+    assert fast.dtype == torch.float32 and worst(fast, y) < 1e-4 and worst(end32, end) < 1e-4
+    assert torch.autograd.gradcheck(f, args)
