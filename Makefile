@@ -5,13 +5,9 @@
 #                   UndefinedBehaviorSanitizer
 #   make install PREFIX=/usr/local [DESTDIR=]
 #   make deps       install the packages that are missing (Debian and its kin)
-<<<<<<< HEAD
 #   make bench      set operator and training beside PyTorch's (a virtual environment of its own); writes docs/performance.md
-=======
-#   make bench      set the operator beside PyTorch's (a virtual environment of its own); writes docs/performance.md
 #   make test-python the Python package and its tests (a virtual environment of its own; it installs PyTorch)
 #   make wheel      a wheel of the Python package in build-wheel/dist
->>>>>>> fb628ad71daa83d0764344c1a7582558e13f991f
 #   make test-arm64 the operator's tests on an emulated AArch64
 
 PREFIX ?= /usr/local
