@@ -1,7 +1,8 @@
 # The short way in; CMakeLists.txt and CMakePresets.json do the work.
 #   make            build/bin/gma, build/lib/libgma.so, build/lib/libgma.a and libgma_lm
 #   make demo       train a small model and show what it learnt
-#   make test       all tests, then again without any optional part, then under Address- and UndefinedBehaviorSanitizer
+#   make test       all tests, then again without any optional part, with AVX-512 emulated, and under Address- and
+#                   UndefinedBehaviorSanitizer
 #   make install PREFIX=/usr/local [DESTDIR=]
 #   make deps       install the packages that are missing (Debian and its kin)
 #   make bench      set the operator beside PyTorch's (a virtual environment of its own); writes docs/performance.md
@@ -26,7 +27,7 @@ demo:
 	$(MAKE) all
 	tools/demo.sh
 
-test: test-release test-minimal test-sanitized
+test: test-release test-minimal test-emulated test-sanitized
 
 test-release:
 	tools/deps.sh
@@ -40,6 +41,14 @@ test-minimal:
 	cmake --preset minimal
 	cmake --build build-minimal --parallel $(JOBS)
 	cd build-minimal && $(CTEST) -LE 'long|install'
+
+# The kernels as tier avx512 compiles them, on any x86-64 CPU.
+test-emulated:
+	tools/deps.sh
+	cmake --preset emulated
+	cmake --build build-emulated --parallel $(JOBS)
+	cd build-emulated && $(CTEST) -LE 'long|install|layout|budget'
+	@build-emulated/tests/test_unit_isa 2>/dev/null | grep '^tiers'
 
 test-sanitized:
 	tools/deps.sh
@@ -74,4 +83,4 @@ format:
 clean:
 	rm -rf build build-*
 
-.PHONY: all deps bench demo test test-release test-minimal test-sanitized test-arm64 install format clean
+.PHONY: all deps bench demo test test-release test-minimal test-emulated test-sanitized test-arm64 install format clean

@@ -2,6 +2,10 @@
 
 include(CMakePackageConfigHelpers)
 
+if(GMA_EMULATE)
+  install(CODE "message(FATAL_ERROR \"a build with GMA_EMULATE is for tests and is not installed\")")
+endif()
+
 set(headers attention base gma mixer)
 set(targets gma gma_static)
 set(modules gma)

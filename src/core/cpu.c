@@ -80,8 +80,12 @@ static int x86_has(gma_isa isa)
     if (!__get_cpuid_count(7, 0, &a, &b7, &c, &d7)) return 0;
     const unsigned long long os = xcr0();
     const int avx2 = avx && fma && f16c && ((b7 >> 5) & 1) && (os & 0x6) == 0x6;
+#ifdef GMAI_EMULATE
+    const int avx512 = avx2 || !gma_isa_built(GMA_ISA_AVX2); /* compiled for the tier below */
+#else
     const int avx512 = avx2 && ((b7 >> 16) & 1) && ((b7 >> 17) & 1) && ((b7 >> 30) & 1) && ((b7 >> 31) & 1) &&
                        (os & 0xe6) == 0xe6;
+#endif
     const int amx = avx512 && ((d7 >> 22) & 1) && ((d7 >> 24) & 1) && (os & 0x60000) == 0x60000;
     return isa == GMA_ISA_AVX2 ? avx2 : isa == GMA_ISA_AVX512 ? avx512 : isa == GMA_ISA_AMX ? amx : 0;
 }

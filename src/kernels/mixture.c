@@ -148,11 +148,7 @@ void GMAI_K(softmax_backward)(const float *gamma, float *dgamma, int k, int nvec
 }
 
 /* How many components share one pass over the tokens: each holds w, mw and two sums of VL dimensions in registers. */
-#if defined(__AVX512F__) || defined(__aarch64__)
-#define KB 5
-#else
-#define KB 2
-#endif
+#define KB GMAI_KB
 
 /* kb components x one vector of dimensions r, all tokens:
  *

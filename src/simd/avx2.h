@@ -11,6 +11,7 @@
 #define GMAI_NV 2
 #define GMAI_GM 6
 #define GMAI_GN 2
+#define GMAI_KB 2
 
 typedef __m256 vf;
 

@@ -2,15 +2,18 @@
 #ifndef GMA_SIMD_AVX512_H
 #define GMA_SIMD_AVX512_H
 
-#include <immintrin.h>
-#include <stdint.h>
-#include <string.h>
-
 #define VL 16
 #define GMAI_MK 4
 #define GMAI_NV 4
 #define GMAI_GM 6
 #define GMAI_GN 4
+#define GMAI_KB 5
+
+#ifndef GMAI_EMULATE /* tests bring the words themselves: tests/emulation/avx512.h */
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
 
 typedef __m512 vf;
 
@@ -88,5 +91,7 @@ static inline void v_transpose(vf r[VL])
         r[12 + c] = _mm512_shuffle_f32x4(lo13, hi13, 0xdd);
     }
 }
+
+#endif
 
 #endif

@@ -11,6 +11,7 @@
 #define GMAI_NV 4
 #define GMAI_GM 6
 #define GMAI_GN 4
+#define GMAI_KB 5
 
 typedef float32x4_t vf;
 

@@ -1,6 +1,7 @@
 /* The vector vocabulary of src/kernels, one lane wide: plain C, for any CPU. See simd/README.md for the words.
  * GMAI_MK x GMAI_NV: the register blocking of the logits kernel (components x vectors of tokens);
- * GMAI_GM x GMAI_GN: that of the matrix product (rows x vectors of columns). */
+ * GMAI_GM x GMAI_GN: that of the matrix product (rows x vectors of columns);
+ * GMAI_KB: the components that the gradient of the mixture works on at once. */
 #ifndef GMA_SIMD_SCALAR_H
 #define GMA_SIMD_SCALAR_H
 
@@ -13,6 +14,7 @@
 #define GMAI_NV 2
 #define GMAI_GM 4
 #define GMAI_GN 2
+#define GMAI_KB 2
 
 typedef float vf;
 

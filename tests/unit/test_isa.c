@@ -1,6 +1,7 @@
 /* CPU tiers: names, what is built and supported, and GMA_ISA in the environment (each value in a process of its own,
  * because it is read once). */
 #define _POSIX_C_SOURCE 200809L /* setenv, fork */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -105,7 +106,22 @@ static void environment_is_a_ceiling(void **state) {
     assert_int_equal(child("AVX2"), FAILED);
 }
 
+/* Which tiers the tests of this build run through. */
+static void say_which(void) {
+    printf("tiers that run here:");
+    for (int i = 0; i < TIERS; i++) {
+        int emulated = 0;
+#ifdef GMAI_EMULATE
+        emulated = tiers[i] >= GMA_ISA_AVX512;
+#endif
+        if (gma_isa_supported(tiers[i]))
+            printf(" %s%s", gma_isa_name(tiers[i]), emulated ? " (emulated)" : "");
+    }
+    printf("\n");
+}
+
 int main(void) {
+    say_which();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(environment_is_a_ceiling), /* first: nothing has read the environment yet */
         cmocka_unit_test(names),
