@@ -102,6 +102,25 @@ static int observe(void *context, const gma_train_progress *p) {
     return caught != 0;
 }
 
+/* What every layer came to be, layers that are alike in one line. */
+static void print_layers(const gma_settings *s) {
+    char text[2][256];
+    int64_t first = 0, i = 0;
+    int at = 0;
+    for (; gma_settings_layer(s, i, text[at], sizeof text[at]) == GMA_OK; i++) {
+        if (i == 0) {
+            printf("Layers\n");
+        } else if (strcmp(text[0], text[1]) != 0) {
+            printf("  %lld..%-14lld %s\n", (long long)first + 1, (long long)i, text[1 - at]);
+            first = i;
+        }
+        at = 1 - at;
+    }
+    if (i > 0) {
+        printf("  %lld..%-14lld %s\n", (long long)first + 1, (long long)i, text[1 - at]);
+    }
+}
+
 static void print_settings(const gma_settings *s) {
     const char *group = "";
     char text[4096];
@@ -116,6 +135,7 @@ static void print_settings(const gma_settings *s) {
         }
         printf("  %-18s %s\n", info.name, text[0] != '\0' ? text : "-");
     }
+    print_layers(s);
     fflush(stdout);
 }
 

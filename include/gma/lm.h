@@ -4,15 +4,24 @@
  *   for each block:   x += out_proj( gate( mixer( norm(x) ) ) )      x += mlp( norm(x) )
  *   logits = norm(x) head^T
  *
- * The mixer's options, each with a name, all off in the paper's operator:
- *   logit_scale   a learned factor on the log-likelihoods, per key head, kept positive as exp(log_logit_scale)
- *   forget_gate   log_decay = log sigmoid(x W + b), per key head; b starts spread over 3..7
+ * The mixer is the same in every layer (`mixer`) or named layer by layer (`pattern`):
+ *
+ *   3xgma,softmax:window=128        items MIXER[:OPTION=VALUE...], separated by commas; 3xgma stands for gma,gma,gma
+ *
+ * Its options, each with a name, all off in the paper's operator. In a pattern an option holds for its layer, in
+ * gma_lm_config for every layer whose mixer can honour it; one that no layer can honour is an error:
+ *   window        softmax: how many tokens a query sees, itself included; 0 = all before it
+ *   components    Gaussians per head (gma), random features (performer)
+ *   logit_scale   gma: a learned factor on the log-likelihoods, per key head, kept positive as exp(log_logit_scale)
+ *   forget_gate   gma, linear, performer: log_decay = log sigmoid(x W + b), per key head; b starts spread over 3..7
  *   conv          causal depthwise convolution of that many taps on q, k and v; starts as the identity
  *   output_gate   mixer output times silu(x W)
+ *   rotary        q and k turned by their position (in gma_lm_config: `positions`)
  *
  * Initialisation: matrices N(0, 1/sqrt(fan_in)), those that write to the residual stream divided by sqrt(2 layers);
  * embeddings N(0, 0.02) (logits of a tied head start near 0); mu N(0,1) and omega 0 (sigma^2 = 0.69), alpha 0, as the
- * paper's code; norms 1; biases 0.
+ * paper's code; norms 1; biases 0. The performer's features are orthogonal random vectors, one set a layer: they are
+ * saved with the model and not trained.
  *
  * Threads: a gma_lm may be read by several threads at once, each with its own gma_lm_stream; functions that say "writes
  * the model" need it alone. One thread count and CPU tier: the same bits every time. `threads` = 0 stands for
@@ -31,6 +40,7 @@ extern "C" {
 typedef enum gma_lm_norm { GMA_LM_NORM_RMS = 0, GMA_LM_NORM_LAYER = 1 } gma_lm_norm;
 typedef enum gma_lm_mlp { GMA_LM_MLP_GELU = 0, GMA_LM_MLP_SWIGLU = 1 } gma_lm_mlp;
 typedef enum gma_lm_positions {
+    GMA_LM_POSITIONS_AUTO = -1, /* rotary in softmax layers, which know no order of their own, none in the others */
     GMA_LM_POSITIONS_NONE = 0, /* order comes from causality, forget gate and convolution; no length limit */
     GMA_LM_POSITIONS_LEARNED = 1, /* a table of `context` rows: sequences are limited to it */
     GMA_LM_POSITIONS_ROTARY = 2 /* q and k turned by their position before the mixer; routing_dim even */
@@ -45,26 +55,27 @@ typedef enum gma_lm_tokenizer {
  *  gma_lm_config_resolve(), which every function that takes a configuration calls on its copy. */
 typedef struct gma_lm_config {
     size_t struct_size; /* set by gma_lm_config_init */
-    int32_t mixer; /* a gma_mixer_kind */
+    int32_t mixer; /* a gma_mixer_kind, of every layer; 0 = as `pattern` says, gma without one */
     int32_t norm; /* a gma_lm_norm */
     int32_t mlp; /* a gma_lm_mlp */
     int32_t positions; /* a gma_lm_positions */
     int32_t tied; /* 1: head = embedding */
-    int32_t logit_scale; /* 0 or 1 */
-    int32_t forget_gate; /* 0 or 1 */
-    int32_t output_gate; /* 0 or 1 */
+    int32_t logit_scale; /* 0, 1, or -1 = 1 where the mixer has it */
+    int32_t forget_gate; /* likewise */
+    int32_t output_gate; /* likewise */
     int32_t tokenizer; /* a gma_lm_tokenizer */
     int32_t reserved;
-    int64_t conv; /* taps; 0 = none */
+    int64_t conv; /* taps; 0 = none; -1 = 4 where the mixer has q, k and v */
     int64_t vocab; /* 256 = bytes */
     int64_t context; /* tokens of a training sequence */
-    int64_t layers;
+    int64_t layers; /* of a pattern: as many as it names */
     int64_t width;
+    int64_t window; /* of softmax; 0 = none */
     int64_t heads; /* query heads */
     int64_t kv_heads; /* 0 = heads; divides heads */
     int64_t routing_dim; /* R; 0 = width / heads, which must divide */
     int64_t value_dim; /* D; 0 = width / heads */
-    int64_t components; /* K */
+    int64_t components; /* K; -1 = 64 where the mixer has components */
     int64_t mlp_width; /* 0 = 4 width for GELU; for SwiGLU 8/3 width, rounded up to a multiple of 32 */
     double logit_scale_init; /* > 0 */
     double dropout; /* 0 <= dropout < 1, in training only: after the embedding, each mixer and each MLP */
@@ -72,13 +83,19 @@ typedef struct gma_lm_config {
     double norm_eps;
     double eps; /* of the mixer */
     double eps_sigma;
+    char pattern[256]; /* the mixer of each layer; "" = `mixer` in all `layers` */
 } gma_lm_config;
 
 /** gma_lm_config_init() - every option on, small: 4 layers, width 192, 3 heads, K = 64, context 256, bytes. */
 GMA_API gma_status gma_lm_config_init(gma_lm_config *config);
 
-/** gma_lm_config_resolve() - fill in what is 0, then check; the error names the field. */
+/** gma_lm_config_resolve() - fill in what is left open, write the pattern in its shortest form, check; the error names the
+ *  field, and in a pattern the item. Doing it twice changes nothing. */
 GMA_API gma_status gma_lm_config_resolve(gma_lm_config *config);
+
+/** gma_lm_config_layer() - the mixer of layer i (0 <= i < layers after resolving) with every option it has, as an item of a
+ *  pattern: "gma:components=64:logit_scale=1:...". Cut at size - 1 characters. */
+GMA_API gma_status gma_lm_config_layer(const gma_lm_config *config, int64_t i, char *text, size_t size);
 
 /* ---- Models --------------------------------------------------------------------------------------------------- */
 
@@ -98,7 +115,11 @@ GMA_API gma_status gma_lm_load(const char *path, gma_lm **lm);
 GMA_API gma_status gma_lm_save(const gma_lm *lm, const char *path, gma_dtype dtype);
 
 GMA_API gma_status gma_lm_get_config(const gma_lm *lm, gma_lm_config *config);
-GMA_API int64_t gma_lm_parameter_count(const gma_lm *lm);
+GMA_API int64_t gma_lm_parameter_count(const gma_lm *lm); /* values that are trained */
+
+/** gma_lm_redraw_features() - new random features in every performer layer, from `seed`. Writes the model. *count (may be
+ *  NULL): how many layers that was. */
+GMA_API gma_status gma_lm_redraw_features(gma_lm *lm, uint64_t seed, int64_t *count);
 
 /**  gma_lm_tensor() - parameter i, 0 <= i < gma_lm_tensor_count(): its name and a view of the model's own F32 memory.
  *  Writing through it writes the model. */
@@ -117,8 +138,9 @@ GMA_API gma_status gma_lm_logits(const gma_lm *lm, const int32_t *tokens, int64_
 
 /* ---- Streaming ------------------------------------------------------------------------------------------------ */
 
-/** gma_lm_stream - one sequence in progress. What it keeps does not grow with the sequence: per layer the mixer's (S, Z),
- *  the last inputs of the convolution, and the position. The model must outlive it and not change. */
+/** gma_lm_stream - one sequence in progress. What it keeps does not grow with the sequence: per layer the mixer's state
+ *  ((S, Z); for softmax the last `window` keys and values, without a window the last `context`: further back than it was
+ *  trained for it does not see), the last inputs of the convolution, and the position. The model must outlive it and not change. */
 typedef struct gma_lm_stream gma_lm_stream;
 
 GMA_API gma_status gma_lm_stream_create(const gma_lm *lm, int threads, gma_lm_stream **stream);

@@ -56,6 +56,10 @@ GMA_API gma_status gma_settings_read(gma_settings *settings, const char *path);
 /** gma_settings_resolve() - fill in what is derived (the model's widths) and check the whole. gma_train does it too. */
 GMA_API gma_status gma_settings_resolve(gma_settings *settings);
 
+/** gma_settings_layer() - gma_lm_config_layer of the model: the mixer of layer i with all its options.
+ *  Error: what does not fit together, or no such layer. */
+GMA_API gma_status gma_settings_layer(const gma_settings *settings, int64_t i, char *text, size_t size);
+
 /* ---- Training ------------------------------------------------------------------------------------------------- */
 
 typedef enum gma_train_event {

@@ -1,95 +1,78 @@
 /* Bodies of mixer_layer.h, once per precision. */
-#include <stddef.h>
-
 #include "layers/real.h"
 
-enum { GMAL_T(max_args) = 24 };
+enum { GMAL_T(max_args) = 2 * (GMAL_MIXER_PARAMS + 7) };
 
 #define IO GMAL_T(gmal_mixer_io)
 #define DTYPE (sizeof(gmal_real) == sizeof(float) ? GMA_F32 : GMA_F64)
 
-/* How each slot lies in memory: which member, and its extents as letters (see gma_slot_info.dims). */
-typedef struct GMAL_T(slot_row) {
-    int32_t slot;
-    size_t member;
-    const char *dims;
-} GMAL_T(slot_row);
+typedef struct GMAL_T(gmal_args) {
+    gma_arg list[GMAL_T(max_args)];
+    int count;
+} GMAL_T(gmal_args);
 
-static const GMAL_T(slot_row) GMAL_T(slot_rows)[] = {
-    {GMA_Q, offsetof(IO, q), "hR"},         {GMA_K, offsetof(IO, k), "HR"},
-    {GMA_V, offsetof(IO, v), "HD"},         {GMA_MU, offsetof(IO, mu), "HKR"},
-    {GMA_OMEGA, offsetof(IO, omega), "HKR"}, {GMA_ALPHA, offsetof(IO, alpha), "HK"},
-    {GMA_LOGIT_SCALE, offsetof(IO, logit_scale), "H"}, {GMA_LOG_DECAY, offsetof(IO, log_decay), "BHN"},
-};
-
-static int64_t GMAL_T(extent)(const gma_mixer_desc *d, char letter) {
-    switch (letter) {
-    case 'B': return d->batch;
-    case 'h': return d->heads;
-    case 'H': return d->kv_heads;
-    case 'N': return d->k_len;
-    case 'K': return d->components;
-    case 'R': return d->routing_dim;
-    default: return d->value_dim;
-    }
+static void GMAL_T(put)(GMAL_T(gmal_args) * a, int32_t slot, gma_tensor t) {
+    a->list[a->count].slot = slot;
+    a->list[a->count++].tensor = t;
 }
 
 /* Heads of width n inside rows that are ld apart. */
-static gma_tensor GMAL_T(heads_view)(const gma_mixer_desc *d, gmal_real *p, int64_t ld, int64_t heads, int64_t n) {
-    gma_tensor t = gma_tensor_of(p, DTYPE, 4, d->batch, heads, d->q_len, n);
-    t.stride[0] = d->q_len * ld;
+static gma_tensor GMAL_T(heads_view)(int64_t batch, int64_t rows, gmal_real *p, int64_t ld, int64_t heads, int64_t n) {
+    gma_tensor t = gma_tensor_of(p, DTYPE, 4, batch, heads, rows, n);
+    t.stride[0] = rows * ld;
     t.stride[1] = n;
     t.stride[2] = ld;
     return t;
 }
 
-static gma_tensor GMAL_T(view)(const gma_mixer_desc *d, const GMAL_T(slot_row) * row, gmal_real *p, int64_t ld) {
-    const char *s = row->dims;
-    if (row->slot == GMA_Q || row->slot == GMA_K || row->slot == GMA_V)
-        return GMAL_T(heads_view)(d, p, ld, GMAL_T(extent)(d, s[0]), GMAL_T(extent)(d, s[1]));
-    int64_t n[3] = {1, 1, 1};
-    int rank = 0;
-    for (; s[rank]; rank++) n[rank] = GMAL_T(extent)(d, s[rank]);
-    return gma_tensor_of(p, DTYPE, rank, n[0], n[1], n[2], 1);
+/* A dense tensor with the shape that the mixer's table gives its slot. */
+static void GMAL_T(put_dense)(const gma_mixer_desc *d, GMAL_T(gmal_args) * a, int32_t slot, int32_t bit, gmal_real *p) {
+    const gma_slot_info *row = gmal_mixer_slot(d->kind, slot);
+    int64_t n[GMA_MAX_RANK] = {1, 1, 1, 1};
+    if (!p || !row)
+        return;
+    const int rank = gmal_mixer_shape(d, row->dims, n);
+    GMAL_T(put)(a, slot | bit, gma_tensor_of(p, DTYPE, rank, n[0], n[1], n[2], n[3]));
 }
 
-/* Appends every tensor of `io` that is there and that the mixer knows, in its slot or its gradient's. */
-static int GMAL_T(append)(const gma_mixer_desc *d, const IO *io, int32_t bit, gma_arg *args, int count) {
-    for (size_t i = 0; i < sizeof GMAL_T(slot_rows) / sizeof GMAL_T(slot_rows)[0]; i++) {
-        const GMAL_T(slot_row) *row = &GMAL_T(slot_rows)[i];
-        gmal_real *p = *(gmal_real *const *)((const char *)io + row->member);
-        if (!p || !gmal_mixer_has(d->kind, row->slot)) continue;
-        args[count].slot = row->slot | bit;
-        args[count++].tensor = GMAL_T(view)(d, row, p, io->ld);
-    }
-    if (io->o) {
-        args[count].slot = GMA_O | bit;
-        args[count++].tensor = GMAL_T(heads_view)(d, io->o, d->heads * d->value_dim, d->heads, d->value_dim);
-    }
-    return count;
+/* Appends every tensor of `io` that is there, in its slot or its gradient's. */
+static void GMAL_T(append)(const gma_mixer_desc *d, const IO *io, int32_t bit, GMAL_T(gmal_args) * a) {
+    const int64_t B = d->batch, Nq = d->q_len, Nk = d->k_len;
+    GMAL_T(put)(a, GMA_Q | bit, GMAL_T(heads_view)(B, Nq, io->q, io->ldq, d->heads, d->routing_dim));
+    GMAL_T(put)(a, GMA_K | bit, GMAL_T(heads_view)(B, Nk, io->k, io->ldk, d->kv_heads, d->routing_dim));
+    GMAL_T(put)(a, GMA_V | bit, GMAL_T(heads_view)(B, Nk, io->v, io->ldk, d->kv_heads, d->value_dim));
+    GMAL_T(put)(a, GMA_O | bit, GMAL_T(heads_view)(B, Nq, io->o, d->heads * d->value_dim, d->heads, d->value_dim));
+    GMAL_T(put_dense)(d, a, GMA_LOG_DECAY, bit, io->log_decay);
+    GMAL_T(put_dense)(d, a, GMA_LOGIT_SCALE, bit, io->logit_scale);
+    for (int i = 0; i < io->params; i++)
+        GMAL_T(put_dense)(d, a, io->slot[i], bit, io->param[i]);
+    if (io->key_mask && !bit)
+        GMAL_T(put)(a, GMA_KEY_MASK, gma_tensor_of(io->key_mask, GMA_U8, 2, B, Nk, 1, 1));
 }
 
 gma_status GMAL_T(gmal_mixer_forward)(const gma_mixer *mixer, const IO *io, const gma_exec *exec) {
-    gma_arg args[GMAL_T(max_args)];
+    GMAL_T(gmal_args) a;
     gma_mixer_desc d;
-    d.struct_size = sizeof d;
-    gma_status s = gma_mixer_get_desc(mixer, &d);
-    if (s != GMA_OK) return s;
-    const int count = GMAL_T(append)(&d, io, 0, args, 0);
-    return DTYPE == GMA_F32 ? gma_mixer_forward(mixer, args, count, exec)
-                            : gma_mixer_naive_forward(mixer, args, count);
+    a.count = 0;
+    const gma_status s = gma_mixer_get_desc(mixer, &d);
+    if (s != GMA_OK)
+        return s;
+    GMAL_T(append)(&d, io, 0, &a);
+    return DTYPE == GMA_F32 ? gma_mixer_forward(mixer, a.list, a.count, exec)
+                            : gma_mixer_naive_forward(mixer, a.list, a.count);
 }
 
 gma_status GMAL_T(gmal_mixer_backward)(const gma_mixer *mixer, const IO *io, const IO *grad, const gma_exec *exec) {
-    gma_arg args[GMAL_T(max_args)];
+    GMAL_T(gmal_args) a;
     gma_mixer_desc d;
-    d.struct_size = sizeof d;
-    gma_status s = gma_mixer_get_desc(mixer, &d);
-    if (s != GMA_OK) return s;
-    int count = GMAL_T(append)(&d, io, 0, args, 0);
-    count = GMAL_T(append)(&d, grad, GMA_GRAD_BIT, args, count);
-    return DTYPE == GMA_F32 ? gma_mixer_backward(mixer, args, count, exec)
-                            : gma_mixer_naive_backward(mixer, args, count);
+    a.count = 0;
+    const gma_status s = gma_mixer_get_desc(mixer, &d);
+    if (s != GMA_OK)
+        return s;
+    GMAL_T(append)(&d, io, 0, &a);
+    GMAL_T(append)(&d, grad, GMA_GRAD_BIT, &a);
+    return DTYPE == GMA_F32 ? gma_mixer_backward(mixer, a.list, a.count, exec)
+                            : gma_mixer_naive_backward(mixer, a.list, a.count);
 }
 
 #undef IO

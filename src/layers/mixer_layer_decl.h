@@ -2,12 +2,17 @@
 #include "layers/real.h"
 
 /* What one call works on, or its gradients (then the pointers are where gradients go, and o is the one that comes in).
- * q, k, v: row (b, t) starts at p + (b T + t) ld, heads follow each other in it. o: dense (rows, heads D).
- * log_decay (B,H,T), logit_scale (H): NULL = absent. */
+ * q: row (b, t) starts at q + (b Nq + t) ldq, heads follow each other in it; k and v likewise with ldk and Nk.
+ * o: dense (rows, heads D). log_decay (B,H,Nk), logit_scale (H), key_mask (B,Nk): NULL = absent.
+ * param[i]: the tensor of slot[i], dense; NULL = no gradient wanted. */
 typedef struct GMAL_T(gmal_mixer_io) {
     gmal_real *q, *k, *v, *o;
-    int64_t ld;
-    gmal_real *mu, *omega, *alpha, *logit_scale, *log_decay;
+    int64_t ldq, ldk;
+    gmal_real *logit_scale, *log_decay;
+    const unsigned char *key_mask;
+    int params;
+    int32_t slot[GMAL_MIXER_PARAMS];
+    gmal_real *param[GMAL_MIXER_PARAMS];
 } GMAL_T(gmal_mixer_io);
 
 gma_status GMAL_T(gmal_mixer_forward)(const gma_mixer *mixer, const GMAL_T(gmal_mixer_io) * io, const gma_exec *exec);

@@ -70,6 +70,9 @@ static json_t *config_to_json(const gma_lm_config *c) {
                      gma_version(), "model", model);
 }
 
+/* Settings that models of the first releases do not have; absent = off. */
+static int is_newer(const char *name) { return strcmp(name, "window") == 0; }
+
 static gma_status config_from_json(const char *path, const json_t *json, gma_lm_config *c) {
     const char *format = json_string_value(json_object_get(json, "format"));
     const json_t *model = json_object_get(json, "model");
@@ -88,7 +91,7 @@ static gma_status config_from_json(const char *path, const json_t *json, gma_lm_
         if (s == GMA_OK) s = gmal_field_from_json(f, c, value, path);
     }
     for (int i = 0; i < gmal_model_field_count && s == GMA_OK; i++) /* a shape must not depend on today's defaults */
-        if (!json_object_get(model, gmal_model_fields[i].name))
+        if (!json_object_get(model, gmal_model_fields[i].name) && !is_newer(gmal_model_fields[i].name))
             s = gma_fail(GMA_ERR_FORMAT, "%s: model lacks the setting \"%s\"", path, gmal_model_fields[i].name);
     if (s != GMA_OK) return s;
     s = gma_lm_config_resolve(c);
@@ -177,21 +180,24 @@ static gma_status read_one(const gma_safetensors *file, const char *path, const 
     return GMA_OK;
 }
 
-gma_status gmal_values_read(const gmal_layout *layout, const char *path, const char *prefix, float *values) {
+gma_status gmal_values_read(const gmal_layout *layout, const char *path, const char *prefix, int trained,
+                            float *values) {
     gma_safetensors *file;
     gma_status s = gma_safetensors_open(path, &file);
     if (s != GMA_OK) return s;
-    int64_t with_prefix = 0;
+    int64_t with_prefix = 0, wanted = 0;
     for (int64_t i = 0; i < gma_safetensors_count(file); i++)
         with_prefix += strncmp(gma_safetensors_at(file, i)->name, prefix, strlen(prefix)) == 0;
     for (int j = 0; j < layout->param_count && s == GMA_OK; j++) {
         char name[96];
+        if (trained && layout->params[j].fixed) continue;
+        wanted++;
         snprintf(name, sizeof name, "%s%s", prefix, layout->params[j].name);
         s = read_one(file, path, name, &layout->params[j], values + layout->params[j].offset);
     }
-    if (s == GMA_OK && with_prefix > layout->param_count)
-        s = gma_fail(GMA_ERR_SHAPE, "%s: holds %lld tensors, the configuration has %d", path, (long long)with_prefix,
-                     layout->param_count);
+    if (s == GMA_OK && with_prefix > wanted)
+        s = gma_fail(GMA_ERR_SHAPE, "%s: holds %lld tensors, the configuration has %lld", path, (long long)with_prefix,
+                     (long long)wanted);
     gma_safetensors_close(file);
     return s;
 }
@@ -244,7 +250,7 @@ gma_status gma_lm_load(const char *path, gma_lm **lm) {
     }
     if (s == GMA_OK) s = config_from_json(config, json, &c);
     if (s == GMA_OK) s = gmal_model_alloc(&c, lm);
-    if (s == GMA_OK) s = gmal_values_read((*lm)->layout, file, "", (*lm)->values);
+    if (s == GMA_OK) s = gmal_values_read((*lm)->layout, file, "", 0, (*lm)->values);
     if (s != GMA_OK) {
         gma_lm_destroy(*lm);
         *lm = NULL;

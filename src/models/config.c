@@ -1,32 +1,38 @@
 /* The model's configuration: fields, defaults, what 0 stands for, what must hold. */
+#include <math.h>
 #include <stddef.h>
 
 #include "models/fields.h"
+#include "models/layer_spec.h"
 
 #define F(type, name, min, max, hint, help) \
     {#name, GMAL_FIELD_##type, offsetof(gma_lm_config, name), min, max, hint, help}
 
 const gmal_field gmal_model_fields[] = {
-    F(MIXER, mixer, 0, 0, "NAME", "the sequence mixer"),
-    F(INT, layers, 1, 1000, "N", "blocks"),
+    F(LAYERS, layers, 1, 1000, "N|PATTERN",
+      "how many, or the mixer of each: gma,gma,softmax:window=128; 3xgma stands for gma,gma,gma"),
+    F(MIXER, mixer, 0, 0, "NAME", "the sequence mixer of every layer"),
     F(INT, width, 1, 1 << 20, "N", "width of the residual stream"),
     F(INT, heads, 1, 4096, "N", "query heads"),
     F(INT, kv_heads, 0, 4096, "N", "key and value heads, a divisor of heads; 0 = heads"),
     F(INT, routing_dim, 0, 65536, "N", "width of a query or key in one head; 0 = width / heads"),
     F(INT, value_dim, 0, 65536, "N", "width of a value in one head; 0 = width / heads"),
-    F(INT, components, 1, 65536, "N", "Gaussians per head"),
+    F(COUNT, components, 0, 65536, "N", "Gaussians (gma) or random features (performer) per head; auto = 64"),
     F(INT, context, 1, 1 << 24, "N", "tokens of a training sequence"),
     F(INT, vocab, 1, 1 << 24, "N", "number of token ids; 256 for bytes"),
     F(CHOICE, tokenizer, 0, 0, "bytes|none", "what tokens are: bytes, or ids from elsewhere"),
     F(INT, mlp_width, 0, 1 << 22, "N", "hidden width of the MLP; 0 = 4 width (gelu), 8/3 width (swiglu)"),
     F(CHOICE, mlp, 0, 0, "gelu|swiglu", "form of the MLP"),
     F(CHOICE, norm, 0, 0, "rms|layer", "normalisation"),
-    F(CHOICE, positions, 0, 0, "none|learned|rotary", "position information"),
+    F(PICK, positions, 0, 0, "none|learned|rotary",
+      "position information; auto = rotary in softmax layers, none in the others"),
     F(FLAG, tied, 0, 0, NULL, "the head is the embedding"),
-    F(FLAG, logit_scale, 0, 0, NULL, "learned factor on the log-likelihoods, per head"),
-    F(FLAG, forget_gate, 0, 0, NULL, "data-dependent forgetting, per head"),
-    F(FLAG, output_gate, 0, 0, NULL, "SiLU gate on the mixer's output"),
-    F(INT, conv, 0, 64, "TAPS", "short causal convolution on q, k and v; 0 = none"),
+    F(SWITCH, logit_scale, 0, 0, NULL,
+      "learned factor on the log-likelihoods, per head (default: where the mixer has one)"),
+    F(SWITCH, forget_gate, 0, 0, NULL, "data-dependent forgetting, per head (default: where the mixer has it)"),
+    F(SWITCH, output_gate, 0, 0, NULL, "SiLU gate on the mixer's output (default: where it has none of its own)"),
+    F(COUNT, conv, 0, 64, "TAPS", "short causal convolution on q, k and v; 0 = none; auto = 4"),
+    F(INT, window, 0, 1 << 24, "N", "softmax: how many tokens a query sees, itself included; 0 = all before it"),
     F(REAL, logit_scale_init, 1e-6, 1e6, "X", "where the logit scale starts"),
     F(REAL, dropout, 0, 0.999, "P", "dropout in training"),
     F(REAL, rotary_base, 1, 1e12, "X", "base of the rotary frequencies"),
@@ -40,22 +46,21 @@ gma_status gma_lm_config_init(gma_lm_config *config) {
     if (!config) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "config is NULL");
     *config = (gma_lm_config){
         .struct_size = sizeof *config,
-        .mixer = GMA_MIXER_GMA,
         .norm = GMA_LM_NORM_RMS,
         .mlp = GMA_LM_MLP_GELU,
-        .positions = GMA_LM_POSITIONS_NONE,
+        .positions = GMA_LM_POSITIONS_AUTO,
         .tied = 1,
-        .logit_scale = 1,
-        .forget_gate = 1,
-        .output_gate = 1,
+        .logit_scale = -1,
+        .forget_gate = -1,
+        .output_gate = -1,
         .tokenizer = GMA_LM_TOKENIZER_BYTES,
-        .conv = 4,
+        .conv = -1,
         .vocab = 256,
         .context = 256,
         .layers = 4,
         .width = 192,
         .heads = 3,
-        .components = 64,
+        .components = -1,
         .logit_scale_init = 0.3,
         .rotary_base = 10000,
         .norm_eps = 1e-5,
@@ -87,14 +92,12 @@ gma_status gma_lm_config_resolve(gma_lm_config *c) {
     if (!c->value_dim) c->value_dim = c->width / c->heads;
     if (!c->mlp_width)
         c->mlp_width = c->mlp == GMA_LM_MLP_GELU ? 4 * c->width : (8 * c->width / 3 + 31) / 32 * 32;
-    if (c->positions == GMA_LM_POSITIONS_ROTARY && c->routing_dim % 2)
-        FAIL("routing_dim (%lld) must be even for rotary positions", (long long)c->routing_dim);
     if (c->tokenizer == GMA_LM_TOKENIZER_BYTES && c->vocab != 256)
         FAIL("vocab must be 256 when tokens are bytes, not %lld", (long long)c->vocab);
     const double per_layer = (double)c->width * (double)(c->heads * (c->routing_dim + 3 * c->value_dim)) +
-                             2.0 * (double)c->kv_heads * (double)c->components * (double)c->routing_dim +
+                             2.0 * (double)c->kv_heads * fmax((double)c->components, 64) * (double)c->routing_dim +
                              3.0 * (double)c->width * (double)c->mlp_width;
     if (per_layer * (double)c->layers + (double)c->vocab * (double)c->width > most_parameters)
         FAIL("the model would have more than 10^12 parameters");
-    return GMA_OK;
+    return gmal_layers_resolve(c);
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/layer_spec.h"
+
 #define AT(type) ((type *)((char *)base + field->offset))
 #define CAT(type) ((const type *)((const char *)base + field->offset))
 
@@ -38,14 +40,64 @@ static int choice_of(const char *choices, const char *text) {
     return -1;
 }
 
+static gma_status set_int(const gmal_field *field, void *base, const char *text) {
+    char *end;
+    errno = 0;
+    const long long x = strtoll(text, &end, 10);
+    if (end == text || *end || errno || (double)x < field->min || (double)x > field->max)
+        return wrong(field, "a whole number", text);
+    *AT(int64_t) = x;
+    return GMA_OK;
+}
+
+static gma_status set_layers(const gmal_field *field, void *base, const char *text) {
+    gma_lm_config *c = base;
+    int64_t count;
+    if (!text[strspn(text, "+-0123456789")]) {
+        const gma_status s = set_int(field, base, text);
+        if (s == GMA_OK) memset(c->pattern, 0, sizeof c->pattern);
+        return s;
+    }
+    const size_t n = strlen(text);
+    if (n >= sizeof c->pattern)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "layers: the pattern is longer than %d characters",
+                        (int)sizeof c->pattern - 1);
+    const gma_status s = gmal_pattern_parse(text, NULL, &count);
+    if (s != GMA_OK) return s;
+    memset(c->pattern, 0, sizeof c->pattern);
+    memcpy(c->pattern, text, n);
+    c->layers = count;
+    return GMA_OK;
+}
+
+/* "auto" in the fields that know it. */
+static int set_auto(const gmal_field *field, void *base) {
+    switch (field->type) {
+    case GMAL_FIELD_PICK:
+    case GMAL_FIELD_SWITCH: *AT(int32_t) = -1; return 1;
+    case GMAL_FIELD_MIXER: *AT(int32_t) = 0; return 1;
+    case GMAL_FIELD_COUNT: *AT(int64_t) = -1; return 1;
+    default: return 0;
+    }
+}
+
+static int is_auto(const gmal_field *field, const void *base) {
+    return ((field->type == GMAL_FIELD_SWITCH || field->type == GMAL_FIELD_PICK) && *CAT(int32_t) == -1) ||
+           (field->type == GMAL_FIELD_MIXER && *CAT(int32_t) == 0) ||
+           (field->type == GMAL_FIELD_COUNT && *CAT(int64_t) == -1);
+}
+
 gma_status gmal_field_set(const gmal_field *field, void *base, const char *text) {
     char *end;
+    if (strcmp(text, "auto") == 0 && set_auto(field, base)) return GMA_OK;
     switch (field->type) {
+    case GMAL_FIELD_SWITCH:
     case GMAL_FIELD_FLAG:
         if ((text[0] != '0' && text[0] != '1') || text[1])
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s must be 0 or 1, not \"%s\"", field->name, text);
         *AT(int32_t) = text[0] == '1';
         return GMA_OK;
+    case GMAL_FIELD_PICK:
     case GMAL_FIELD_CHOICE: {
         const int i = choice_of(field->hint, text);
         if (i < 0)
@@ -60,14 +112,9 @@ gma_status gmal_field_set(const gmal_field *field, void *base, const char *text)
         if (s == GMA_OK) *AT(int32_t) = (int32_t)kind;
         return s;
     }
-    case GMAL_FIELD_INT: {
-        errno = 0;
-        const long long x = strtoll(text, &end, 10);
-        if (end == text || *end || errno || (double)x < field->min || (double)x > field->max)
-            return wrong(field, "a whole number", text);
-        *AT(int64_t) = x;
-        return GMA_OK;
-    }
+    case GMAL_FIELD_LAYERS: return set_layers(field, base, text);
+    case GMAL_FIELD_COUNT:
+    case GMAL_FIELD_INT: return set_int(field, base, text);
     case GMAL_FIELD_REAL: {
         const double x = strtod(text, &end);
         if (end == text || *end || !isfinite(x) || x < field->min || x > field->max)
@@ -97,8 +144,14 @@ static void format_real(double x, char *text, size_t size) {
 }
 
 void gmal_field_get(const gmal_field *field, const void *base, char *text, size_t size) {
+    if (is_auto(field, base)) {
+        snprintf(text, size, "auto");
+        return;
+    }
     switch (field->type) {
+    case GMAL_FIELD_SWITCH:
     case GMAL_FIELD_FLAG: snprintf(text, size, "%d", (int)*CAT(int32_t)); break;
+    case GMAL_FIELD_PICK:
     case GMAL_FIELD_CHOICE: {
         int n;
         const char *s = nth_choice(field->hint, (int)*CAT(int32_t), &n);
@@ -110,6 +163,13 @@ void gmal_field_get(const gmal_field *field, const void *base, char *text, size_
         snprintf(text, size, "%s", name ? name : "?");
         break;
     }
+    case GMAL_FIELD_LAYERS:
+        if (*((const gma_lm_config *)base)->pattern)
+            snprintf(text, size, "%s", ((const gma_lm_config *)base)->pattern);
+        else
+            snprintf(text, size, "%" PRId64, *CAT(int64_t));
+        break;
+    case GMAL_FIELD_COUNT:
     case GMAL_FIELD_INT: snprintf(text, size, "%" PRId64, *CAT(int64_t)); break;
     case GMAL_FIELD_REAL: format_real(*CAT(double), text, size); break;
     case GMAL_FIELD_TEXT: snprintf(text, size, "%s", *CAT(char *) ? *CAT(char *) : ""); break;
@@ -119,8 +179,11 @@ void gmal_field_get(const gmal_field *field, const void *base, char *text, size_
 gma_status gmal_field_check(const gmal_field *field, const void *base) {
     char text[64];
     int bad = 0;
+    if (is_auto(field, base)) return GMA_OK;
     switch (field->type) {
+    case GMAL_FIELD_SWITCH:
     case GMAL_FIELD_FLAG: bad = *CAT(int32_t) != 0 && *CAT(int32_t) != 1; break;
+    case GMAL_FIELD_PICK:
     case GMAL_FIELD_CHOICE: {
         int count = 1;
         for (const char *s = field->hint; *s; s++) count += *s == '|';
@@ -134,28 +197,37 @@ gma_status gmal_field_check(const gmal_field *field, const void *base) {
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: there is no mixer number %d", field->name,
                             (int)*CAT(int32_t));
         return GMA_OK;
+    case GMAL_FIELD_LAYERS:
+    case GMAL_FIELD_COUNT:
     case GMAL_FIELD_INT: bad = (double)*CAT(int64_t) < field->min || (double)*CAT(int64_t) > field->max; break;
     case GMAL_FIELD_REAL: bad = !(*CAT(double) >= field->min && *CAT(double) <= field->max); break;
     case GMAL_FIELD_TEXT: return GMA_OK;
     }
     if (!bad) return GMA_OK;
     gmal_field_get(field, base, text, sizeof text);
-    if (field->type == GMAL_FIELD_FLAG)
+    if (field->type == GMAL_FIELD_FLAG || field->type == GMAL_FIELD_SWITCH)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s must be 0 or 1, not %s", field->name, text);
-    return wrong(field, field->type == GMAL_FIELD_INT ? "a whole number" : "a number", text);
+    return wrong(field, field->type == GMAL_FIELD_REAL ? "a number" : "a whole number", text);
 }
 
 json_t *gmal_field_to_json(const gmal_field *field, const void *base) {
-    char text[64];
+    char text[sizeof((gma_lm_config *)0)->pattern];
+    gmal_field_get(field, base, text, sizeof text);
+    if (is_auto(field, base)) return json_string(text);
     switch (field->type) {
+    case GMAL_FIELD_SWITCH:
     case GMAL_FIELD_FLAG: return json_boolean(*CAT(int32_t));
+    case GMAL_FIELD_LAYERS:
+        if (*((const gma_lm_config *)base)->pattern) break;
+        return json_integer(*CAT(int64_t));
+    case GMAL_FIELD_COUNT:
     case GMAL_FIELD_INT: return json_integer(*CAT(int64_t));
     case GMAL_FIELD_REAL: return json_real(*CAT(double));
     case GMAL_FIELD_TEXT: return *CAT(char *) ? json_string(*CAT(char *)) : json_null();
+    case GMAL_FIELD_PICK:
     case GMAL_FIELD_CHOICE:
     case GMAL_FIELD_MIXER: break;
     }
-    gmal_field_get(field, base, text, sizeof text);
     return json_string(text);
 }
 

@@ -9,8 +9,12 @@
 typedef enum gmal_field_type {
     GMAL_FIELD_FLAG, /* int32_t, 0 or 1 */
     GMAL_FIELD_CHOICE, /* int32_t, position in hint = "first|second" */
-    GMAL_FIELD_MIXER, /* int32_t, a gma_mixer_kind by name */
+    GMAL_FIELD_PICK, /* the same, or -1 = "auto" */
+    GMAL_FIELD_SWITCH, /* int32_t, 0 or 1, or -1 = "auto" */
+    GMAL_FIELD_MIXER, /* int32_t, a gma_mixer_kind by name, or 0 = "auto" */
+    GMAL_FIELD_LAYERS, /* gma_lm_config.layers as a number, or .pattern as text */
     GMAL_FIELD_INT, /* int64_t, min..max */
+    GMAL_FIELD_COUNT, /* the same, or -1 = "auto" */
     GMAL_FIELD_REAL, /* double, min..max, finite */
     GMAL_FIELD_TEXT /* char *, owned by the struct (malloc) */
 } gmal_field_type;

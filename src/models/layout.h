@@ -1,22 +1,25 @@
 /* Where every parameter of a model lies in one flat array, and what it is. No precision, no values.
  *
- * The projections of a block follow each other without a gap - q, k, v, gate, forget - so that one product serves all:
+ * The projections of a mixer follow each other without a gap - q, k, v, gate, forget - so that one product serves all:
  * rows of the matrix `proj` (P, width), columns of its output [q | k | v | gate | forget]. */
 #ifndef GMA_MODELS_LAYOUT_H
 #define GMA_MODELS_LAYOUT_H
 
 #include "gma/lm.h"
+#include "layers/mixer_layer.h"
+#include "models/layer_spec.h"
 
 typedef enum gmal_init {
     GMAL_INIT_ZERO,
     GMAL_INIT_ONE,
-    GMAL_INIT_EMBEDDING, /* N(0, 0.02) */
-    GMAL_INIT_MATRIX, /* N(0, 1/sqrt(fan_in)) */
-    GMAL_INIT_RESIDUAL, /* N(0, 1/sqrt(fan_in 2 layers)) */
-    GMAL_INIT_NORMAL, /* N(0, 1) */
-    GMAL_INIT_FORGET, /* 3..7 over the heads */
+    GMAL_INIT_EMBEDDING,   /* N(0, 0.02) */
+    GMAL_INIT_MATRIX,      /* N(0, 1/sqrt(fan_in)) */
+    GMAL_INIT_RESIDUAL,    /* N(0, 1/sqrt(fan_in 2 layers)) */
+    GMAL_INIT_NORMAL,      /* N(0, 1) */
+    GMAL_INIT_FORGET,      /* 3..7 over the heads */
     GMAL_INIT_LOGIT_SCALE, /* log(logit_scale_init) */
-    GMAL_INIT_CONV /* tap 0 one, the others zero */
+    GMAL_INIT_CONV,        /* tap 0 one, the others zero */
+    GMAL_INIT_FEATURES     /* orthogonal random vectors (models/features.h) */
 } gmal_init;
 
 typedef struct gmal_param {
@@ -26,22 +29,38 @@ typedef struct gmal_param {
     int64_t shape[3];
     int rank;
     int decay; /* takes part in weight decay */
+    int fixed; /* saved, but not trained: no gradient */
     gmal_init init;
 } gmal_param;
 
-/* Offsets of one block; -1 = not in this model. */
+/* A parameter that the mixer's own slot table asks for. */
+typedef struct gmal_slot_param {
+    int32_t slot;
+    int fixed;
+    int64_t offset, count;
+} gmal_slot_param;
+
+/* One mixer with its projections. Offsets: -1 = not in this model. */
+typedef struct gmal_sub {
+    gmal_layer spec;
+    int64_t q, k, v, gate, forget;                                      /* widths of the projections; 0 = absent */
+    int64_t qkv, proj;                                                  /* q + k + v; all of them */
+    int64_t out;                                                        /* heads * value_dim */
+    int64_t norm_w, norm_b, w_proj, forget_b, conv, logit_scale, w_out; /* offsets */
+    int slots;                                                          /* parameters of the mixer itself */
+    gmal_slot_param slot[GMAL_MIXER_PARAMS];
+} gmal_sub;
+
 typedef struct gmal_block {
-    int64_t norm1_w, norm1_b, proj, forget_b, conv, mu, omega, alpha, logit_scale, out, norm2_w, norm2_b, up, down;
+    gmal_sub mixer;
+    int64_t norm2_w, norm2_b, up, down;
 } gmal_block;
 
 typedef struct gmal_layout {
-    gma_lm_config c; /* resolved */
-    int64_t q, k, v, gate, forget; /* widths of the projections; 0 = absent */
-    int64_t qkv, proj; /* q + k + v; all of them */
-    int64_t out; /* heads * value_dim */
-    int64_t hidden; /* what the MLP's first product gives: mlp_width, or twice that */
+    gma_lm_config c;                                /* resolved */
+    int64_t hidden;                                 /* what the MLP's first product gives: mlp_width, or twice that */
     int64_t embed, positions, norm_w, norm_b, head; /* offsets; head = embed when tied */
-    int64_t total; /* elements */
+    int64_t total;                                  /* elements */
     int param_count;
     gmal_param *params;
     gmal_block *blocks;
@@ -53,5 +72,8 @@ void gmal_layout_destroy(gmal_layout *layout);
 
 /* Fresh values; depends on (config, seed) only. */
 void gmal_layout_init(const gmal_layout *layout, uint64_t seed, float *values);
+
+/* Fresh random features only; how many tensors that were. */
+int64_t gmal_layout_redraw(const gmal_layout *layout, uint64_t seed, float *values);
 
 #endif

@@ -57,8 +57,16 @@ gma_status gma_lm_get_config(const gma_lm *lm, gma_lm_config *config) {
 
 int64_t gma_lm_parameter_count(const gma_lm *lm) {
     int64_t count = 0;
-    for (int i = 0; lm && i < lm->layout->param_count; i++) count += lm->layout->params[i].count;
+    for (int i = 0; lm && i < lm->layout->param_count; i++)
+        count += lm->layout->params[i].fixed ? 0 : lm->layout->params[i].count;
     return count;
+}
+
+gma_status gma_lm_redraw_features(gma_lm *lm, uint64_t seed, int64_t *count) {
+    if (!lm) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "lm is NULL");
+    const int64_t drawn = gmal_layout_redraw(lm->layout, seed, lm->values);
+    if (count) *count = drawn;
+    return GMA_OK;
 }
 
 int gma_lm_tensor_count(const gma_lm *lm) { return lm ? lm->layout->param_count : 0; }

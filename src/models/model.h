@@ -24,8 +24,9 @@ const char *gmal_first_bad_tensor(const gmal_layout *layout, const float *values
 gma_status gmal_model_write(const gma_lm *lm, const char *folder, gma_dtype dtype);
 
 /* Tensors of a safetensors file into values laid out by `layout`: names prefix + parameter name, no other tensor with
- * that prefix. Errors name tensor and file. */
-gma_status gmal_values_read(const gmal_layout *layout, const char *path, const char *prefix, float *values);
+ * that prefix. trained: without those that are not. Errors name tensor and file. */
+gma_status gmal_values_read(const gmal_layout *layout, const char *path, const char *prefix, int trained,
+                            float *values);
 
 /* The folder that holds model.safetensors for a path a user may give (checkpoint or run folder). free() it. */
 gma_status gmal_checkpoint_find(const char *path, char **folder);

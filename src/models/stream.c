@@ -9,27 +9,35 @@
 #include "layers/threads.h"
 #include "models/model.h"
 
-#define TRY(call)                              \
-    do {                                       \
-        const gma_status status_ = (call);     \
-        if (status_ != GMA_OK) return status_; \
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        const gma_status status_ = (call);                                                                             \
+        if (status_ != GMA_OK)                                                                                         \
+            return status_;                                                                                            \
     } while (0)
 
 struct gma_lm_stream {
     const gma_lm *lm;
     const gmal_kernels_f32 *kernels;
-    gma_mixer *mixer;
-    gma_mixer_size size;
+    struct layer *layers;
     int threads;
+    int turns; /* some layer has rotary positions */
     int64_t position;
-    size_t state_bytes; /* what changes from token to token */
-    char *states; /* layers * size.state */
-    float *history; /* layers * (conv - 1) * qkv: the last inputs of the convolution, as a ring */
-    float *x, *n, *p, *c, *o, *y, *h, *a, *decay, *scale, *cs; /* one row each; scale: layers * kv_heads */
+    size_t state_bytes;                                /* what changes from token to token */
+    float *x, *n, *p, *c, *o, *y, *h, *a, *decay, *cs; /* one row each, as wide as the widest layer needs */
     void *arena;
 };
 
 typedef gma_lm_stream stream;
+
+/* One layer in progress. */
+typedef struct layer {
+    gma_mixer *mixer;
+    gma_mixer_size size;
+    void *state;    /* of the mixer */
+    float *history; /* (conv - 1, qkv): the last inputs of the convolution, as a ring */
+    float *scale;   /* logit_scale (kv_heads) */
+} layer;
 
 static size_t align64(size_t n) { return (n + 63) / 64 * 64; }
 
@@ -37,19 +45,41 @@ static size_t align64(size_t n) { return (n + 63) / 64 * 64; }
 static size_t place(stream *s, char *base) {
     const gmal_layout *l = s->lm->layout;
     const gma_lm_config *c = &l->c;
-    const int64_t layers = c->layers, taps = c->conv > 1 ? c->conv - 1 : 0;
     size_t used = 0;
+    int64_t proj = 0, qkv = 0, out = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const gmal_sub *m = &l->blocks[i].mixer;
+        layer *y = &s->layers[i];
+        const int64_t taps = m->spec.conv > 1 ? m->spec.conv - 1 : 0;
+        y->state = base ? base + used : NULL;
+        used += align64(y->size.state);
+        y->history = base ? (float *)(void *)(base + used) : NULL;
+        used += align64((size_t)(taps * m->qkv) * sizeof(float));
+        s->turns |= gmal_layer_turns(&m->spec);
+        proj = m->proj > proj ? m->proj : proj;
+        qkv = m->qkv > qkv ? m->qkv : qkv;
+        out = m->out > out ? m->out : out;
+    }
+    s->state_bytes = used + sizeof s->position;
+    for (int64_t i = 0; i < c->layers; i++) {
+        s->layers[i].scale = base ? (float *)(void *)(base + used) : NULL;
+        used += align64((size_t)c->kv_heads * sizeof(float));
+    }
     struct {
         float **where;
         int64_t n;
     } rows[] = {
-        {&s->history, layers * taps * l->qkv}, {&s->x, c->width}, {&s->n, c->width}, {&s->p, l->proj},
-        {&s->c, l->qkv}, {&s->o, l->out}, {&s->y, c->width > l->out ? c->width : l->out}, {&s->h, l->hidden},
-        {&s->a, c->mlp_width}, {&s->decay, l->forget + 1}, {&s->scale, layers * c->kv_heads}, {&s->cs, c->routing_dim},
+        {&s->x, c->width},
+        {&s->n, c->width},
+        {&s->p, proj},
+        {&s->c, qkv},
+        {&s->o, out},
+        {&s->y, c->width},
+        {&s->h, l->hidden},
+        {&s->a, c->mlp_width},
+        {&s->decay, c->kv_heads},
+        {&s->cs, c->routing_dim},
     };
-    s->states = base;
-    used += (size_t)layers * align64(s->size.state);
-    s->state_bytes = used + (size_t)(layers * taps * l->qkv) * sizeof(float) + sizeof s->position;
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         *rows[i].where = base ? (float *)(void *)(base + used) : NULL;
         used += align64((size_t)rows[i].n * sizeof(float));
@@ -61,65 +91,78 @@ static gma_tensor row_of_heads(const float *p, int64_t heads, int64_t n) {
     return gma_tensor_of(p, GMA_F32, 4, 1, heads, 1, n);
 }
 
-gma_status gma_lm_stream_reset(gma_lm_stream *s) {
-    if (!s) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "stream is NULL");
-    const gmal_layout *l = s->lm->layout;
-    const gma_lm_config *c = &l->c;
+/* An empty state of a layer's mixer. */
+static gma_status reset_layer(stream *s, int64_t i) {
+    const gmal_sub *m = &s->lm->layout->blocks[i].mixer;
     const float *w = s->lm->values;
-    s->position = 0;
-    if (c->conv > 1) memset(s->history, 0, (size_t)(c->layers * (c->conv - 1) * l->qkv) * sizeof(float));
-    for (int64_t i = 0; i < c->layers; i++) {
-        const gmal_block *b = &l->blocks[i];
-        float *scale = s->scale + i * c->kv_heads;
-        gma_arg args[4] = {
-            {GMA_MU, gma_tensor_of(w + b->mu, GMA_F32, 3, c->kv_heads, c->components, c->routing_dim, 1)},
-            {GMA_OMEGA, gma_tensor_of(w + b->omega, GMA_F32, 3, c->kv_heads, c->components, c->routing_dim, 1)},
-            {GMA_ALPHA, gma_tensor_of(w + b->alpha, GMA_F32, 2, c->kv_heads, c->components, 1, 1)}};
-        int count = 3;
-        if (c->logit_scale) {
-            for (int64_t h = 0; h < c->kv_heads; h++) scale[h] = (float)exp((double)w[b->logit_scale + h]);
-            args[count].slot = GMA_LOGIT_SCALE;
-            args[count++].tensor = gma_tensor_of(scale, GMA_F32, 1, c->kv_heads, 1, 1, 1);
-        }
-        TRY(gma_mixer_state_init(s->mixer, args, count, s->states + (size_t)i * align64(s->size.state)));
+    layer *y = &s->layers[i];
+    gma_mixer_desc d;
+    gma_arg args[GMAL_MIXER_PARAMS + 1];
+    int count = 0;
+    if (m->spec.conv > 1)
+        memset(y->history, 0, (size_t)((m->spec.conv - 1) * m->qkv) * sizeof(float));
+    TRY(gma_mixer_get_desc(y->mixer, &d));
+    for (int j = 0; j < m->slots; j++) {
+        int64_t n[GMA_MAX_RANK] = {1, 1, 1, 1};
+        const int rank = gmal_mixer_shape(&d, gmal_mixer_slot(d.kind, m->slot[j].slot)->dims, n);
+        args[count].slot = m->slot[j].slot;
+        args[count++].tensor = gma_tensor_of(w + m->slot[j].offset, GMA_F32, rank, n[0], n[1], n[2], n[3]);
     }
+    if (m->spec.logit_scale) {
+        for (int64_t h = 0; h < d.kv_heads; h++)
+            y->scale[h] = (float)exp((double)w[m->logit_scale + h]);
+        args[count].slot = GMA_LOGIT_SCALE;
+        args[count++].tensor = gma_tensor_of(y->scale, GMA_F32, 1, d.kv_heads, 1, 1, 1);
+    }
+    return gma_mixer_state_init(y->mixer, args, count, y->state);
+}
+
+gma_status gma_lm_stream_reset(gma_lm_stream *s) {
+    if (!s)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "stream is NULL");
+    s->position = 0;
+    for (int64_t i = 0; i < s->lm->layout->c.layers; i++)
+        TRY(reset_layer(s, i));
     return GMA_OK;
 }
 
-gma_status gma_lm_stream_create(const gma_lm *lm, int threads, gma_lm_stream **out) {
+static gma_status make_layer(stream *s, int64_t i) {
+    const gmal_layout *l = s->lm->layout;
+    layer *y = &s->layers[i];
     gma_mixer_desc d;
-    if (!lm || !out) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is NULL", lm ? "stream" : "lm");
+    TRY(gmal_layer_desc(&l->c, &l->blocks[i].mixer.spec, 1, 1, 1, 1, &d));
+    if (d.kind == GMA_MIXER_SOFTMAX && d.window == 0)
+        d.window = l->c.context; /* a ring instead of a cache that fills up */
+    TRY(gma_mixer_create(&d, &y->mixer));
+    y->size.struct_size = sizeof y->size;
+    return gma_mixer_sizes(y->mixer, s->threads, &y->size);
+}
+
+static gma_status make_stream(stream *s) {
+    const int64_t layers = s->lm->layout->c.layers;
+    s->layers = calloc((size_t)layers, sizeof *s->layers);
+    if (!s->layers)
+        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a stream");
+    for (int64_t i = 0; i < layers; i++)
+        TRY(make_layer(s, i));
+    s->arena = aligned_alloc(64, place(s, NULL));
+    if (!s->arena)
+        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for the state of a stream");
+    place(s, s->arena);
+    return gma_lm_stream_reset(s);
+}
+
+gma_status gma_lm_stream_create(const gma_lm *lm, int threads, gma_lm_stream **out) {
+    if (!lm || !out)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is NULL", lm ? "stream" : "lm");
     *out = NULL;
-    const gma_lm_config *c = &lm->layout->c;
     stream *s = calloc(1, sizeof *s);
-    if (!s) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a stream");
+    if (!s)
+        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a stream");
     s->lm = lm;
     s->kernels = gmal_get_kernels_f32();
     s->threads = threads > 0 ? threads : gma_max_threads();
-    gma_status status = gma_mixer_desc_init(&d, (gma_mixer_kind)c->mixer);
-    if (status == GMA_OK) {
-        d.causal = 1;
-        d.batch = d.q_len = d.k_len = 1;
-        d.heads = c->heads;
-        d.kv_heads = c->kv_heads;
-        d.routing_dim = c->routing_dim;
-        d.value_dim = c->value_dim;
-        d.components = c->components;
-        d.eps = c->eps;
-        d.eps_sigma = c->eps_sigma;
-        status = gma_mixer_create(&d, &s->mixer);
-    }
-    s->size.struct_size = sizeof s->size;
-    if (status == GMA_OK) status = gma_mixer_sizes(s->mixer, s->threads, &s->size);
-    if (status == GMA_OK) {
-        s->arena = aligned_alloc(64, place(s, NULL));
-        if (s->arena) {
-            place(s, s->arena);
-            status = gma_lm_stream_reset(s);
-        } else {
-            status = gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for the state of a stream");
-        }
-    }
+    const gma_status status = make_stream(s);
     if (status != GMA_OK) {
         gma_lm_stream_destroy(s);
         return status;
@@ -129,8 +172,11 @@ gma_status gma_lm_stream_create(const gma_lm *lm, int threads, gma_lm_stream **o
 }
 
 void gma_lm_stream_destroy(gma_lm_stream *s) {
-    if (!s) return;
-    gma_mixer_destroy(s->mixer);
+    if (!s)
+        return;
+    for (int64_t i = 0; s->layers && i < s->lm->layout->c.layers; i++)
+        gma_mixer_destroy(s->layers[i].mixer);
+    free(s->layers);
     free(s->arena);
     free(s);
 }
@@ -155,49 +201,53 @@ static void gemv(const stream *s, const float *w, const float *x, float *y, int6
 static void norm(const stream *s, const float *x, int64_t w, int64_t b, float *y) {
     const gma_lm_config *c = &s->lm->layout->c;
     float mean, rstd;
-    gmal_norm_forward_f32(c->norm, x, s->lm->values + w, b < 0 ? NULL : s->lm->values + b, y, &mean, &rstd, 1,
-                          c->width, c->norm_eps, 1);
+    gmal_norm_forward_f32(c->norm, x, s->lm->values + w, b < 0 ? NULL : s->lm->values + b, y, &mean, &rstd, 1, c->width,
+                          c->norm_eps, 1);
 }
 
 /* s->p -> s->c, and s->p into the ring: slot (t mod taps-1) holds the input of time t. */
-static const float *convolve(stream *s, int64_t layer, const float *w) {
-    const gmal_layout *l = s->lm->layout;
-    const int64_t n = l->qkv, back = l->c.conv - 1, t = s->position;
-    float *ring = s->history + layer * back * n;
-    if (l->c.conv == 0) return s->p;
-    for (int64_t i = 0; i < n; i++) s->c[i] = w[i] * s->p[i];
+static float *convolve(stream *s, const gmal_sub *m, float *ring) {
+    const int64_t n = m->qkv, back = m->spec.conv - 1, t = s->position;
+    const float *w = s->lm->values + m->conv;
+    if (!m->spec.conv)
+        return s->p;
+    for (int64_t i = 0; i < n; i++)
+        s->c[i] = w[i] * s->p[i];
     for (int64_t j = 1; j <= back && j <= t; j++) {
         const float *old = ring + (t - j) % back * n, *wj = w + j * n;
-        for (int64_t i = 0; i < n; i++) s->c[i] += wj[i] * old[i];
+        for (int64_t i = 0; i < n; i++)
+            s->c[i] += wj[i] * old[i];
     }
-    if (back) memcpy(ring + t % back * n, s->p, (size_t)n * sizeof(float));
+    if (back)
+        memcpy(ring + t % back * n, s->p, (size_t)n * sizeof(float));
     return s->c;
 }
 
-static gma_status mixer_step(stream *s, int64_t layer) {
-    const gmal_layout *l = s->lm->layout;
-    const gma_lm_config *c = &l->c;
-    const gmal_block *b = &l->blocks[layer];
+static gma_status mixer_step(stream *s, int64_t i) {
+    const gma_lm_config *c = &s->lm->layout->c;
+    const gmal_sub *m = &s->lm->layout->blocks[i].mixer;
+    const layer *y = &s->layers[i];
     const float *w = s->lm->values;
-    gemv(s, w + b->proj, s->n, s->p, l->proj, c->width);
-    float *qkv = (float *)(uintptr_t)convolve(s, layer, b->conv < 0 ? NULL : w + b->conv);
-    if (c->positions == GMA_LM_POSITIONS_ROTARY) {
-        gmal_rotary_f32(qkv, l->qkv, s->cs, 1, 1, c->heads, c->routing_dim, 1, 1);
-        gmal_rotary_f32(qkv + l->q, l->qkv, s->cs, 1, 1, c->kv_heads, c->routing_dim, 1, 1);
+    gemv(s, w + m->w_proj, s->n, s->p, m->proj, c->width);
+    float *qkv = convolve(s, m, y->history);
+    if (gmal_layer_turns(&m->spec)) {
+        gmal_rotary_f32(qkv, m->qkv, s->cs, 1, 1, c->heads, c->routing_dim, 1, 1);
+        gmal_rotary_f32(qkv + m->q, m->qkv, s->cs, 1, 1, c->kv_heads, c->routing_dim, 1, 1);
     }
     gma_arg args[5] = {{GMA_Q, row_of_heads(qkv, c->heads, c->routing_dim)},
-                       {GMA_K, row_of_heads(qkv + l->q, c->kv_heads, c->routing_dim)},
-                       {GMA_V, row_of_heads(qkv + l->q + l->k, c->kv_heads, c->value_dim)},
+                       {GMA_K, row_of_heads(qkv + m->q, c->kv_heads, c->routing_dim)},
+                       {GMA_V, row_of_heads(qkv + m->q + m->k, c->kv_heads, c->value_dim)},
                        {GMA_O, row_of_heads(s->o, c->heads, c->value_dim)}};
     int count = 4;
-    if (l->forget) {
-        gmal_forget_forward_f32(s->p + l->qkv + l->gate, l->proj, w + b->forget_b, s->decay, 1, 1, l->forget, 1);
+    if (m->forget) {
+        gmal_forget_forward_f32(s->p + m->qkv + m->gate, m->proj, w + m->forget_b, s->decay, 1, 1, m->forget, 1);
         args[count].slot = GMA_LOG_DECAY;
         args[count++].tensor = gma_tensor_of(s->decay, GMA_F32, 3, 1, c->kv_heads, 1, 1);
     }
-    TRY(gma_mixer_step(s->mixer, args, count, s->states + (size_t)layer * align64(s->size.state), s->threads));
-    if (l->gate) s->kernels->gate_forward(s->o, s->p + l->qkv, l->gate, s->o, 1, l->out);
-    gemv(s, w + b->out, s->o, s->y, c->width, l->out);
+    TRY(gma_mixer_step(y->mixer, args, count, y->state, s->threads));
+    if (m->gate)
+        s->kernels->gate_forward(s->o, s->p + m->qkv, m->gate, s->o, 1, m->out);
+    gemv(s, w + m->w_out, s->o, s->y, c->width, m->out);
     return GMA_OK;
 }
 
@@ -210,7 +260,8 @@ void gmal_stream_logits(gma_lm_stream *s, float *logits) {
 const gma_lm *gmal_stream_model(const gma_lm_stream *s) { return s->lm; }
 
 gma_status gma_lm_stream_feed(gma_lm_stream *s, int32_t token, float *logits) {
-    if (!s) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "stream is NULL");
+    if (!s)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "stream is NULL");
     const gmal_layout *l = s->lm->layout;
     const gma_lm_config *c = &l->c;
     const float *w = s->lm->values;
@@ -220,11 +271,11 @@ gma_status gma_lm_stream_feed(gma_lm_stream *s, int32_t token, float *logits) {
                         (long long)c->context);
     gmal_embed_forward_f32(&token, w + l->embed, l->positions < 0 ? NULL : w + l->positions + s->position * c->width,
                            s->x, 1, 1, c->width, 1);
-    if (c->positions == GMA_LM_POSITIONS_ROTARY)
+    if (s->turns)
         gmal_rotary_table_f32(s->cs, s->position, 1, c->routing_dim, c->rotary_base);
     for (int64_t i = 0; i < c->layers; i++) {
         const gmal_block *b = &l->blocks[i];
-        norm(s, s->x, b->norm1_w, b->norm1_b, s->n);
+        norm(s, s->x, b->mixer.norm_w, b->mixer.norm_b, s->n);
         TRY(mixer_step(s, i));
         s->kernels->add(s->y, s->x, c->width);
         norm(s, s->x, b->norm2_w, b->norm2_b, s->n);
@@ -234,6 +285,7 @@ gma_status gma_lm_stream_feed(gma_lm_stream *s, int32_t token, float *logits) {
         s->kernels->add(s->y, s->x, c->width);
     }
     s->position++;
-    if (logits) gmal_stream_logits(s, logits);
+    if (logits)
+        gmal_stream_logits(s, logits);
     return GMA_OK;
 }

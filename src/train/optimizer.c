@@ -13,10 +13,12 @@ struct gmal_run {
     int decay;
 };
 
+static int64_t runs_of(const gmal_param *p) { return p->fixed ? 0 : (p->count + PIECE - 1) / PIECE; }
+
 gma_status gmal_adamw_create(const gmal_layout *l, gmal_adamw *opt) {
     memset(opt, 0, sizeof *opt);
     opt->layout = l;
-    for (int j = 0; j < l->param_count; j++) opt->run_count += (l->params[j].count + PIECE - 1) / PIECE;
+    for (int j = 0; j < l->param_count; j++) opt->run_count += runs_of(&l->params[j]);
     const size_t bytes = ((size_t)l->total * sizeof(float) + 63) / 64 * 64;
     opt->m = aligned_alloc(64, bytes);
     opt->v = aligned_alloc(64, bytes);
@@ -31,7 +33,7 @@ gma_status gmal_adamw_create(const gmal_layout *l, gmal_adamw *opt) {
     int64_t n = 0;
     for (int j = 0; j < l->param_count; j++) {
         const gmal_param *p = &l->params[j];
-        for (int64_t i = 0; i < p->count; i += PIECE) {
+        for (int64_t i = 0; !p->fixed && i < p->count; i += PIECE) {
             opt->runs[n].offset = p->offset + i;
             opt->runs[n].count = p->count - i < PIECE ? p->count - i : PIECE;
             opt->runs[n++].decay = p->decay;

@@ -50,6 +50,7 @@ gma_status gmal_settings_apply_preset(gma_settings *s, const char *name) {
             const gma_status status = gma_settings_set(s, presets[i].pairs[j].name, presets[i].pairs[j].value);
             if (status != GMA_OK) return status;
         }
+        s->components_given = 0;
         return GMA_OK;
     }
     return gma_fail(GMA_ERR_INVALID_ARGUMENT, "preset must be one of default, paper, demo, tiny, not \"%s\"", name);

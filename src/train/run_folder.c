@@ -349,14 +349,16 @@ static gma_status write_optimizer(const char *folder, const gmal_adamw *opt) {
     char(*names)[96] = malloc(2 * (size_t)n * sizeof *names);
     char *path = gmal_path_join(folder, "optimizer.safetensors");
     gma_status s = named && names && path ? GMA_OK : gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a checkpoint");
+    int count = 0;
     for (int i = 0; i < 2 * n && s == GMA_OK; i++) {
         const gmal_param *p = &l->params[i % n];
-        snprintf(names[i], sizeof names[i], "%s.%s", i < n ? "m" : "v", p->name);
-        named[i].name = names[i];
-        named[i].tensor = gma_tensor_of((i < n ? opt->m : opt->v) + p->offset, GMA_F32, p->rank, p->shape[0],
-                                        p->shape[1], p->shape[2], 1);
+        if (p->fixed) continue;
+        snprintf(names[count], sizeof names[count], "%s.%s", i < n ? "m" : "v", p->name);
+        named[count].name = names[count];
+        named[count++].tensor = gma_tensor_of((i < n ? opt->m : opt->v) + p->offset, GMA_F32, p->rank, p->shape[0],
+                                              p->shape[1], p->shape[2], 1);
     }
-    if (s == GMA_OK) s = gma_safetensors_save(path, named, 2 * n, NULL, 0);
+    if (s == GMA_OK) s = gma_safetensors_save(path, named, count, NULL, 0);
     free(path);
     free(names);
     free(named);
@@ -395,7 +397,7 @@ gma_status gmal_run_load_last(gmal_run_folder *run, const gma_settings *settings
     if (s != GMA_OK) return s;
     const gmal_field *f = gmal_settings_model_difference(&(*lm)->layout->c, &settings->model);
     if (f) {
-        char is[64], asked[64];
+        char is[sizeof settings->model.pattern], asked[sizeof settings->model.pattern];
         gmal_field_get(f, &(*lm)->layout->c, is, sizeof is);
         gmal_field_get(f, &settings->model, asked, sizeof asked);
         s = gma_fail(GMA_ERR_SHAPE, "%s: %s is %s in the checkpoint and %s in the settings", run->last, f->name, is,
@@ -407,8 +409,8 @@ gma_status gmal_run_load_last(gmal_run_folder *run, const gma_settings *settings
     }
     char *path = gmal_path_join(run->last, "optimizer.safetensors");
     if (s == GMA_OK && !path) s = gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a path");
-    if (s == GMA_OK) s = gmal_values_read((*lm)->layout, path, "m.", opt->m);
-    if (s == GMA_OK) s = gmal_values_read((*lm)->layout, path, "v.", opt->v);
+    if (s == GMA_OK) s = gmal_values_read((*lm)->layout, path, "m.", 1, opt->m);
+    if (s == GMA_OK) s = gmal_values_read((*lm)->layout, path, "v.", 1, opt->v);
     if (s == GMA_OK) s = read_trainer(run->last, p);
     free(path);
     return s;

@@ -33,6 +33,7 @@ static const row rows[] = {
     F("Training", REAL, beta2, "0.99", 0, 0.999999, "X", "AdamW: the same for their squares", 0),
     F("Training", REAL, adam_eps, "1e-8", 1e-30, 1, "X", "AdamW: added to the root of the squares", 0),
     F("Training", REAL, clip, "1", 0, 1e30, "X", "largest norm of the gradient; 0 = do not clip", 0),
+    F("Training", INT, redraw_every, "0", 0, 1e12, "N", "steps between new random features (performer); 0 = never", 0),
     F("Training", INT, seed, "1", 0, 9e15, "N", "of the first values, the order of the data and dropout", 0),
     F("Run", TEXT, out, "", 0, 0, "DIR", "the run's folder", 1),
     F("Run", FLAG, resume, "0", 0, 1, NULL, "go on from DIR/last, with the settings saved in DIR", 1),
@@ -90,7 +91,7 @@ gma_status gma_settings_info(int i, gma_setting_info *info) {
     if (!f || !info) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "there is no setting number %d", i);
     *info = (gma_setting_info){.name = f->name,
                                .group = group,
-                               .is_flag = f->type == GMAL_FIELD_FLAG,
+                               .is_flag = f->type == GMAL_FIELD_FLAG || f->type == GMAL_FIELD_SWITCH,
                                .hint = f->hint,
                                .help = f->help};
     return GMA_OK;
@@ -106,12 +107,19 @@ static const gmal_field *find(const char *name, size_t *base) {
     return NULL;
 }
 
+/* A preset's number of components is for mixers that have some; a user who gives one means it. */
+static void note(gma_settings *s, const gmal_field *f) {
+    if (strcmp(f->name, "components") == 0) s->components_given = s->model.components >= 0;
+}
+
 gma_status gma_settings_set(gma_settings *s, const char *name, const char *value) {
     size_t base;
     if (!s || !name || !value) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_settings_set: a pointer is NULL");
     const gmal_field *f = find(name, &base);
     if (!f) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "there is no setting \"%s\"", name);
-    return gmal_field_set(f, (char *)s + base, value);
+    const gma_status status = gmal_field_set(f, (char *)s + base, value);
+    if (status == GMA_OK) note(s, f);
+    return status;
 }
 
 gma_status gma_settings_get(const gma_settings *s, const char *name, char *text, size_t size) {
@@ -165,6 +173,7 @@ gma_status gmal_settings_copy(const gma_settings *from, gma_settings **to) {
         status = gmal_field_set(f, *to, value ? value : "");
     }
     (*to)->model = from->model;
+    (*to)->components_given = from->components_given;
     return status;
 }
 
@@ -174,11 +183,20 @@ gma_status gmal_settings_copy(const gma_settings *from, gma_settings **to) {
 static gma_lm_config underive(const gma_lm_config *c) {
     gma_lm_config derived = *c, out = *c;
     derived.kv_heads = derived.routing_dim = derived.value_dim = derived.mlp_width = 0;
+    derived.logit_scale = derived.forget_gate = derived.output_gate = -1;
+    derived.conv = derived.components = derived.positions = -1;
     if (gma_lm_config_resolve(&derived) != GMA_OK) return out; /* heads do not divide width: all was given */
     if (c->kv_heads == derived.kv_heads) out.kv_heads = 0;
     if (c->routing_dim == derived.routing_dim) out.routing_dim = 0;
     if (c->value_dim == derived.value_dim) out.value_dim = 0;
     if (c->mlp_width == derived.mlp_width) out.mlp_width = 0;
+    if (c->logit_scale == derived.logit_scale) out.logit_scale = -1;
+    if (c->forget_gate == derived.forget_gate) out.forget_gate = -1;
+    if (c->output_gate == derived.output_gate) out.output_gate = -1;
+    if (c->conv == derived.conv) out.conv = -1;
+    if (c->positions == derived.positions) out.positions = -1;
+    if (c->components == derived.components) out.components = -1;
+    if (!*c->pattern && c->mixer == GMA_MIXER_GMA) out.mixer = 0;
     return out;
 }
 
@@ -220,6 +238,7 @@ static gma_status read_object(gma_settings *s, const char *path, const json_t *j
         if (!f) return gma_fail(GMA_ERR_FORMAT, "%s: there is no setting \"%s\"", path, key);
         const gma_status status = gmal_field_from_json(f, (char *)s + base, value, path);
         if (status != GMA_OK) return status;
+        note(s, f);
     }
     return GMA_OK;
 }
@@ -236,6 +255,22 @@ gma_status gma_settings_read(gma_settings *s, const char *path) {
 
 /* ---- Checks --------------------------------------------------------------------------------------------------- */
 
+gma_status gma_settings_layer(const gma_settings *s, int64_t i, char *text, size_t size) {
+    if (!s) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
+    return gma_lm_config_layer(&s->model, i, text, size);
+}
+
+static gma_status check_redraw(const gma_settings *s) {
+    char layer[200];
+    if (!s->redraw_every) return GMA_OK;
+    for (int64_t i = 0; i < s->model.layers; i++) {
+        const gma_status status = gma_lm_config_layer(&s->model, i, layer, sizeof layer);
+        if (status != GMA_OK) return status;
+        if (strncmp(layer, "performer:", 10) == 0) return GMA_OK;
+    }
+    return gma_fail(GMA_ERR_INVALID_ARGUMENT, "redraw_every: no layer has random features to draw (mixer performer)");
+}
+
 gma_status gma_settings_resolve(gma_settings *s) {
     if (!s) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
     s->model.tokenizer = s->tokens == GMAL_TOKENS_BYTES ? GMA_LM_TOKENIZER_BYTES : GMA_LM_TOKENIZER_NONE;
@@ -243,12 +278,21 @@ gma_status gma_settings_resolve(gma_settings *s) {
     if (s->tokens == GMAL_TOKENS_U16 && s->model.vocab > 65536)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "vocab must be at most 65536 for 16-bit ids, not %lld",
                         (long long)s->model.vocab);
-    return gma_lm_config_resolve(&s->model);
+    gma_lm_config c = s->model;
+    gma_status status = gma_lm_config_resolve(&c);
+    if (status != GMA_OK && !s->components_given && s->model.components > 0) {
+        c = s->model;
+        c.components = -1;
+        status = gma_lm_config_resolve(&c);
+    }
+    if (status != GMA_OK) return status;
+    s->model = c;
+    return check_redraw(s);
 }
 
 const gmal_field *gmal_settings_model_difference(const gma_lm_config *a, const gma_lm_config *b) {
     for (int i = 0; i < gmal_model_field_count; i++) {
-        char x[64], y[64];
+        char x[sizeof a->pattern], y[sizeof a->pattern];
         if (strcmp(gmal_model_fields[i].name, "dropout") == 0) continue;
         gmal_field_get(&gmal_model_fields[i], a, x, sizeof x);
         gmal_field_get(&gmal_model_fields[i], b, y, sizeof y);

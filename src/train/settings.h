@@ -9,12 +9,14 @@ enum { GMAL_TOKENS_BYTES = 0, GMAL_TOKENS_U16 = 1 };
 
 struct gma_settings {
     gma_lm_config model;
+    int32_t components_given; /* by the user, not by a preset */
     /* data */
     char *data, *val_data;
     int32_t tokens; /* GMAL_TOKENS_* */
     double val_fraction;
     /* training */
     int64_t steps, stop_at, batch, accumulate, warmup, seed;
+    int64_t redraw_every;
     double lr, min_lr_ratio, weight_decay, beta1, beta2, adam_eps, clip;
     /* run */
     char *out;

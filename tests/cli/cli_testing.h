@@ -41,7 +41,7 @@ static inline int remove_cli_folder(void **state) {
 
 /* The path of `name` in the test folder; eight results live at a time. */
 static inline char *in_cli_folder(const char *name) {
-    static char paths[8][256];
+    static char paths[8][320];
     static int next;
     char *path = paths[next++ % 8];
     snprintf(path, sizeof paths[0], "%s/%s", cli_folder, name);

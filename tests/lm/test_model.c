@@ -234,7 +234,7 @@ static void test_save_and_load(void **state) {
     gma_lm_destroy(read);
     gma_lm_destroy(half);
     /* Other contents under the same configuration. */
-    lm->values[lm->layout->blocks[1].mu + 2] = NAN;
+    lm->values[lm->layout->blocks[1].mixer.slot[0].offset + 2] = NAN;
     TST_OK(gma_lm_save(lm, in_folder("nan"), GMA_F32));
     TST_ERROR(gma_lm_load(in_folder("nan"), &read), GMA_ERR_NON_FINITE, "blocks.1.mixer.mu");
     assert_null(read);

@@ -1,0 +1,100 @@
+/* Blocks, forward and backward: x += mixer(norm(x)); x += mlp(norm(x)). */
+#include "models/stack_memory_body.h"
+#include "models/stack_mixer_body.h"
+
+/* key 0: no dropout. */
+static gmal_dropout drop_at(const stack *s, uint64_t key, int64_t site) {
+    gmal_dropout d = {key ? s->l->c.dropout : 0, gmal_key(key, (uint64_t)site)};
+    return d;
+}
+
+static void first_norm(stack *s, int64_t i, const real *params) {
+    const gma_lm_config *c = &s->l->c;
+    const gmal_sub *m = &s->blocks[i].mixer;
+    act *a = &s->acts[i];
+    GMAL_T(gmal_norm_forward)
+    (c->norm, a->x, params + m->norm_w, at(params, m->norm_b), a->mixer.n, a->mixer.mean, a->mixer.rstd, s->R, c->width,
+     c->norm_eps, s->threads);
+}
+
+/* The stream behind block i: x1 + dropout(y), and its norm: the one of the next block, or the one at the end. */
+static void leave_block(stack *s, int64_t i, const real *params, gmal_dropout drop) {
+    const gma_lm_config *c = &s->l->c;
+    const int end = i + 1 == s->count;
+    const int64_t w = end ? s->end_w : s->blocks[i + 1].mixer.norm_w, b = end ? s->end_b : s->blocks[i + 1].mixer.norm_b;
+    act *next = end ? NULL : &s->acts[i + 1];
+    GMAL_T(gmal_residual_norm)
+    (c->norm, s->acts[i].x1, s->y, end ? s->last : next->x, drop, params + w, at(params, b), end ? s->nf : next->mixer.n,
+     end ? s->mean : next->mixer.mean, end ? s->rstd : next->mixer.rstd, s->R, c->width, c->norm_eps, s->threads);
+}
+
+/* From norm(x) to what the down projection reads. */
+static gma_status block_inside(stack *s, int64_t i, const real *params, uint64_t key) {
+    const gmal_layout *l = s->l;
+    const gma_lm_config *c = &l->c;
+    act *a = &s->acts[i];
+    const gmal_block *b = &s->blocks[i];
+    TRY(mixer_forward(s, i, params));
+    GMAL_T(gmal_residual_norm)
+    (c->norm, a->x, s->y, a->x1, drop_at(s, key, 2 * i + 1), params + b->norm2_w, at(params, b->norm2_b), a->n, a->mean,
+     a->rstd, s->R, c->width, c->norm_eps, s->threads);
+    TRY(linear(a->n, params + b->up, a->h, s->R, c->width, l->hidden, s->threads));
+    GMAL_T(gmal_mlp_forward)(c->mlp, a->h, a->a, s->R, c->mlp_width, s->threads);
+    return GMA_OK;
+}
+
+/* From acts[0].x to the norm at the end. */
+static gma_status stack_forward(stack *s, const real *params, uint64_t key) {
+    const gma_lm_config *c = &s->l->c;
+    first_norm(s, 0, params);
+    for (int64_t i = 0; i < s->count; i++) {
+        TRY(block_inside(s, i, params, key));
+        TRY(linear(s->acts[i].a, params + s->blocks[i].down, s->y, s->R, c->mlp_width, c->width, s->threads));
+        leave_block(s, i, params, drop_at(s, key, 2 * i + 2));
+    }
+    return GMA_OK;
+}
+
+/* dL/d(sublayer output) from dL/d(stream). */
+static const real *through_dropout(const stack *s, uint64_t key, int64_t site) {
+    const gmal_dropout d = drop_at(s, key, site);
+    if (!(d.rate > 0))
+        return s->dx;
+    GMAL_T(gmal_dropout_apply)(s->dx, s->dy, s->R * s->l->c.width, d, s->threads);
+    return s->dy;
+}
+
+static gma_status block_backward(stack *s, int64_t i, const real *params, real *grads, uint64_t key) {
+    const gmal_layout *l = s->l;
+    const gma_lm_config *c = &l->c;
+    const int64_t R = s->R, C = c->width;
+    const act *a = &s->acts[i];
+    const gmal_block *b = &s->blocks[i];
+    if (s->recompute && i + 1 < s->count) { /* the last block's are still there */
+        first_norm(s, i, params);
+        TRY(block_inside(s, i, params, key));
+    }
+    const real *dy = through_dropout(s, key, 2 * i + 2);
+    TRY(linear_backward(a->a, params + b->down, dy, s->da, grads + b->down, R, c->mlp_width, C, s->threads));
+    GMAL_T(gmal_mlp_backward)(c->mlp, a->h, s->da, s->dh, R, c->mlp_width, s->threads);
+    TRY(linear_backward(a->n, params + b->up, s->dh, s->dn, grads + b->up, R, C, l->hidden, s->threads));
+    GMAL_T(gmal_norm_backward)
+    (c->norm, s->dn, a->x1, params + b->norm2_w, a->mean, a->rstd, s->dx, grads + b->norm2_w,
+     grad_at(grads, b->norm2_b), s->partial, R, C, s->threads);
+    TRY(mixer_backward(s, i, params, grads, through_dropout(s, key, 2 * i + 1)));
+    GMAL_T(gmal_norm_backward)
+    (c->norm, s->dn, a->x, params + b->mixer.norm_w, a->mixer.mean, a->mixer.rstd, s->dx, grads + b->mixer.norm_w,
+     grad_at(grads, b->mixer.norm_b), s->partial, R, C, s->threads);
+    return GMA_OK;
+}
+
+/* From dn, the gradient at nf, to dx, the one at acts[0].x. */
+static gma_status stack_backward(stack *s, const real *params, real *grads, uint64_t key) {
+    const gma_lm_config *c = &s->l->c;
+    memset(s->dx, 0, (size_t)(s->R * c->width) * sizeof(real));
+    GMAL_T(gmal_norm_backward)
+    (c->norm, s->dn, s->last, params + s->end_w, s->mean, s->rstd, s->dx, grads + s->end_w, grad_at(grads, s->end_b),
+     s->partial, s->R, c->width, s->threads);
+    for (int64_t i = s->count - 1; i >= 0; i--) TRY(block_backward(s, i, params, grads, key));
+    return GMA_OK;
+}

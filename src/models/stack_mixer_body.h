@@ -1,0 +1,130 @@
+/* The mixer of a block, forward and backward: projections, convolution, rotation, gates, the operator, projection out.
+ */
+
+/* y (rows, out) = x (rows, in) W^T */
+static gma_status linear(const real *x, const real *w, real *y, int64_t rows, int64_t in, int64_t out, int threads) {
+    return GMAL_T(gmal_matmul)(0, 1, rows, out, in, 1, x, in, w, in, 0, y, out, threads);
+}
+
+/* dx = dy W, dW += dy^T x */
+static gma_status linear_backward(const real *x, const real *w, const real *dy, real *dx, real *dw, int64_t rows,
+                                  int64_t in, int64_t out, int threads) {
+    TRY(GMAL_T(gmal_matmul)(0, 0, rows, in, out, 1, dy, out, w, in, 0, dx, in, threads));
+    return GMAL_T(gmal_matmul)(1, 0, out, in, rows, 1, dy, out, x, in, 1, dw, in, threads);
+}
+
+static const real *at(const real *p, int64_t offset) { return offset < 0 ? NULL : p + offset; }
+static real *grad_at(real *p, int64_t offset) { return offset < 0 ? NULL : p + offset; }
+
+static GMAL_T(gmal_mixer_io) mixer_io(const act *a, const gmal_sub *m, const real *params) {
+    const sub_act *x = &a->mixer;
+    GMAL_T(gmal_mixer_io) io = {0};
+    io.ldq = io.ldk = m->spec.conv ? m->qkv : m->proj;
+    io.q = x->c;
+    io.k = x->c + m->q;
+    io.v = x->c + m->q + m->k;
+    io.o = x->o;
+    io.logit_scale = x->scale;
+    io.log_decay = x->decay;
+    io.params = m->slots;
+    for (int i = 0; i < m->slots; i++) {
+        io.slot[i] = m->slot[i].slot;
+        io.param[i] = (real *)(uintptr_t)(params + m->slot[i].offset); /* inputs: only read */
+    }
+    return io;
+}
+
+static GMAL_T(gmal_mixer_io) mixer_grad(const stack *s, const gmal_sub *m) {
+    GMAL_T(gmal_mixer_io) grad = {0};
+    real *p = s->dparam;
+    grad.ldq = grad.ldk = m->spec.conv ? m->qkv : m->proj;
+    grad.q = m->spec.conv ? s->dc : s->dp;
+    grad.k = grad.q + m->q;
+    grad.v = grad.q + m->q + m->k;
+    grad.o = s->d_o;
+    grad.logit_scale = m->spec.logit_scale ? s->dscale : NULL;
+    grad.log_decay = m->forget ? s->ddecay : NULL;
+    grad.params = m->slots;
+    for (int i = 0; i < m->slots; i++) {
+        grad.slot[i] = m->slot[i].slot;
+        if (m->slot[i].fixed)
+            continue;
+        grad.param[i] = p;
+        p += m->slot[i].count;
+    }
+    return grad;
+}
+
+static void rotate(const stack *s, const gmal_sub *m, real *qkv, int64_t ld, int sign) {
+    const gma_lm_config *c = &s->l->c;
+    if (!gmal_layer_turns(&m->spec))
+        return;
+    GMAL_T(gmal_rotary)(qkv, ld, s->cs, s->B, s->T, c->heads, c->routing_dim, sign, s->threads);
+    GMAL_T(gmal_rotary)(qkv + m->q, ld, s->cs, s->B, s->T, c->kv_heads, c->routing_dim, sign, s->threads);
+}
+
+/* The mixer refuses a scale that is not positive and finite; a diverging run reaches that, and should hear which
+ * parameter it was. */
+static gma_status logit_scales(const stack *s, int64_t i, const real *params, real *scale) {
+    for (int64_t h = 0; h < s->l->c.kv_heads; h++) {
+        const double p = (double)params[s->blocks[i].mixer.logit_scale + h];
+        scale[h] = (real)exp(p);
+        if (!(scale[h] > 0) || !isfinite(scale[h]))
+            return gma_fail(GMA_ERR_NON_FINITE, "blocks.%d.mixer.log_logit_scale (%g has no finite exponential)",
+                            (int)(&s->blocks[i] - s->l->blocks), p);
+    }
+    return GMA_OK;
+}
+
+/* s->y from the norm of the block's input. */
+static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
+    const gmal_sub *m = &s->blocks[i].mixer;
+    sub_act *a = &s->acts[i].mixer;
+    const int64_t ld = m->spec.conv ? m->qkv : m->proj;
+    TRY(linear(a->n, params + m->w_proj, a->p, s->R, s->l->c.width, m->proj, s->threads));
+    if (m->spec.conv)
+        GMAL_T(gmal_conv_forward)
+    (a->p, m->proj, params + m->conv, a->c, m->qkv, s->B, s->T, m->qkv, m->spec.conv, s->threads);
+    rotate(s, m, a->c, ld, 1);
+    if (m->forget)
+        GMAL_T(gmal_forget_forward)
+    (a->p + m->qkv + m->gate, m->proj, params + m->forget_b, a->decay, s->B, s->T, m->forget, s->threads);
+    if (a->scale)
+        TRY(logit_scales(s, i, params, a->scale));
+    const GMAL_T(gmal_mixer_io) io = mixer_io(&s->acts[i], m, params);
+    const gma_exec x = {
+        sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, a->saved ? s->ops[i].size.saved : 0};
+    TRY(GMAL_T(gmal_mixer_forward)(s->ops[i].mixer, &io, &x));
+    if (m->gate)
+        GMAL_T(gmal_gate_forward)(a->o, a->p + m->qkv, m->proj, a->og, s->R, m->out, s->threads);
+    return linear(a->og, params + m->w_out, s->y, s->R, m->out, s->l->c.width, s->threads);
+}
+
+/* s->dn, the gradient at that norm, from dy at s->y. */
+static gma_status mixer_backward(stack *s, int64_t i, const real *params, real *grads, const real *dy) {
+    const gmal_sub *m = &s->blocks[i].mixer;
+    const sub_act *a = &s->acts[i].mixer;
+    const int64_t C = s->l->c.width;
+    real *dog = m->gate ? s->dog : s->d_o;
+    TRY(linear_backward(a->og, params + m->w_out, dy, dog, grads + m->w_out, s->R, m->out, C, s->threads));
+    if (m->gate)
+        GMAL_T(gmal_gate_backward)
+    (a->o, a->p + m->qkv, m->proj, dog, s->d_o, s->dp + m->qkv, m->proj, s->R, m->out, s->threads);
+    const GMAL_T(gmal_mixer_io) io = mixer_io(&s->acts[i], m, params), grad = mixer_grad(s, m);
+    const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, s->ops[i].size.saved};
+    TRY(GMAL_T(gmal_mixer_backward)(s->ops[i].mixer, &io, &grad, &x));
+    for (int j = 0; j < m->slots; j++)
+        for (int64_t k = 0; grad.param[j] && k < m->slot[j].count; k++)
+            grads[m->slot[j].offset + k] += grad.param[j][k];
+    for (int64_t h = 0; a->scale && h < s->l->c.kv_heads; h++)
+        grads[m->logit_scale + h] += s->dscale[h] * a->scale[h];
+    rotate(s, m, grad.q, grad.ldq, -1);
+    if (m->spec.conv)
+        GMAL_T(gmal_conv_backward)
+    (s->dc, m->qkv, a->p, m->proj, params + m->conv, s->dp, m->proj, grads + m->conv, s->B, s->T, m->qkv, m->spec.conv,
+     s->threads);
+    if (m->forget)
+        GMAL_T(gmal_forget_backward)
+    (s->ddecay, a->decay, s->dp + m->qkv + m->gate, m->proj, grads + m->forget_b, s->B, s->T, m->forget, s->threads);
+    return linear_backward(a->n, params + m->w_proj, s->dp, s->dn, grads + m->w_proj, s->R, C, m->proj, s->threads);
+}
