@@ -6,7 +6,8 @@
 # where there is no apt, names them and stops.
 set -u
 
-packages="gcc libc6-dev make cmake pkg-config libdnnl-dev libjansson-dev libcmocka-dev"
+packages="gcc libc6-dev make cmake pkg-config libdnnl-dev libjansson-dev libpcre2-dev libutf8proc-dev
+    libcmocka-dev"
 case "${1:-}" in
 '') ;;
 bench) packages="$packages python3 python3-venv" ;;
