@@ -215,6 +215,7 @@ static gma_status add_line(const char *path, int64_t number, char *text, size_t 
     if (!e->token)
         return no_memory();
     memcpy(e->token, text, (size_t)length);
+    e->token[length] = 0;
     t->count++;
     return GMA_OK;
 }
