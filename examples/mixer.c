@@ -1,6 +1,5 @@
-/* Training with the mixer interface: create, ask for sizes, forward, backward. The mixture of one causal layer is fitted
- * by gradient descent to the outputs of another one.
- *   cc mixer.c $(pkg-config --cflags --libs gma) -lm */
+/* Training with the mixer interface: create, ask for sizes, forward, backward. The mixture of one causal layer is
+ * fitted by gradient descent to the outputs of another one. cc mixer.c $(pkg-config --cflags --libs gma) -lm */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,8 +86,7 @@ static int run(const gma_mixer *mixer) {
     }
     /* scratch: for the larger of the two. saved: what forward leaves for backward. */
     gma_exec exec = {.struct_size = sizeof exec};
-    exec.scratch_bytes =
-        size.forward_scratch > size.backward_scratch ? size.forward_scratch : size.backward_scratch;
+    exec.scratch_bytes = size.forward_scratch > size.backward_scratch ? size.forward_scratch : size.backward_scratch;
     exec.saved_bytes = size.saved;
     exec.scratch = aligned_alloc(64, (exec.scratch_bytes + 63) / 64 * 64);
     exec.saved = aligned_alloc(64, (exec.saved_bytes + 63) / 64 * 64);

@@ -134,3 +134,9 @@ gma_status GMAL_T(gmal_net_backward)(net *n, const real *params, real *grads, co
     (tokens, s->dx, grads + l->embed, grad_at(grads, l->positions), s->B, s->T, C, n->threads);
     return GMA_OK;
 }
+
+GMAL_T(gmal_routing) GMAL_T(gmal_net_routing)(const net *n, int64_t block) {
+    const gmal_sub *m = &n->s.blocks[block].mixer;
+    const sub_act *a = &n->s.acts[block].mixer;
+    return (GMAL_T(gmal_routing)){a->c, a->c + m->q, m->spec.conv ? m->qkv : m->proj, a->decay, a->scale};
+}

@@ -20,3 +20,12 @@ gma_status GMAL_T(gmal_net_logits)(GMAL_T(gmal_net) * net, const gmal_real *para
 gma_status GMAL_T(gmal_net_backward)(GMAL_T(gmal_net) * net, const gmal_real *params, gmal_real *grads,
                                      const int32_t *tokens, const int32_t *targets, double scale,
                                      uint64_t dropout_key, double *loss_sum);
+
+/* What the mixer of a block was given in the forward that just ran; not with GMAL_NET_EVALUATE or _RECOMPUTE, where blocks
+ * share their memory. Valid until the next call. */
+typedef struct GMAL_T(gmal_routing) {
+    const gmal_real *q, *k; /* row (b,t) starts at (b T + t) ld; heads follow each other in it */
+    int64_t ld;
+    const gmal_real *log_decay, *logit_scale; /* (B,H,T), (H); NULL = absent */
+} GMAL_T(gmal_routing);
+GMAL_T(gmal_routing) GMAL_T(gmal_net_routing)(const GMAL_T(gmal_net) * net, int64_t block);

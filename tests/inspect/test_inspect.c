@@ -1,0 +1,241 @@
+/* gma_inspect on small models: what must hold of any model and text, and what is refused. */
+#define _POSIX_C_SOURCE 200809L
+#include "support/check.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gma/inspect.h"
+#include "gma/train.h"
+#include "inspect/information.h"
+#include "inspect/inspection.h"
+
+static char folder[64];
+
+static int make_folder(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/gma-test-inspect-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state) {
+    char command[100];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command) != 0;
+}
+
+static const char *put(const char *name, const char *text) {
+    static char path[2][160];
+    static int turn;
+    char *p = path[turn ^= 1];
+    snprintf(p, sizeof path[0], "%s/%s", folder, name);
+    FILE *f = fopen(p, "wb");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0);
+    fclose(f);
+    return p;
+}
+
+/* 900 bytes with two articles and something that is not UTF-8. */
+static const char *text_file(void) {
+    static char text[1000];
+    strcpy(text, " = First = \n");
+    while (strlen(text) < 400)
+        strcat(text, "The 12 cats, and a dog. ");
+    strcat(text, "\n = = Part = = \n = Second \xff = \n");
+    while (strlen(text) < 900)
+        strcat(text, "Other words!\n");
+    return put("text", text);
+}
+
+static gma_lm *model(const char *mixer, int forget) {
+    gma_lm_config c;
+    gma_lm *lm;
+    TST_OK(gma_lm_config_init(&c));
+    c.layers = 2;
+    c.width = 32;
+    c.heads = 4;
+    c.kv_heads = 2;
+    c.context = 50;
+    c.forget_gate = forget;
+    gma_mixer_kind kind;
+    TST_OK(gma_mixer_kind_from_name(mixer, &kind));
+    c.mixer = (int32_t)kind;
+    if (kind == GMA_MIXER_GMA)
+        c.components = 6;
+    else
+        c.logit_scale = 0;
+    TST_OK(gma_lm_create(&c, 3, &lm));
+    return lm;
+}
+
+static gma_inspection *look(const gma_lm *lm, const gma_inspect_options *o) {
+    gma_inspection *n;
+    TST_OK(gma_inspect(lm, text_file(), o, &n));
+    return n;
+}
+
+static void test_numbers(void **state) {
+    (void)state;
+    gma_lm *lm = model("gma", 0);
+    gma_inspection *n = look(lm, NULL);
+    gma_eval_result eval = {.struct_size = sizeof eval};
+    TST_OK(gma_eval(lm, text_file(), NULL, &eval));
+    TST_CLOSE(n->c.loss, eval.loss, 1e-6);
+    assert_int_equal(n->c.tokens, eval.tokens);
+    assert_int_equal(gma_inspection_heads(n), 8);
+    for (int i = 0; i < 8; i++) {
+        gma_inspect_head h = {.struct_size = sizeof h};
+        const gmal_head *c = &n->c.heads[i];
+        double q = 0, k = 0, mass = 0, z = 0, gram = 0;
+        TST_OK(gma_inspection_head(n, i, &h));
+        assert_int_equal(h.layer, i / 4);
+        assert_int_equal(h.head, i % 4);
+        for (int j = 0; j < 6; j++) {
+            q += c->usage_q[j];
+            k += c->usage_k[j];
+            z += c->trace[(GMAL_TRACE - 1) * 6 + j];
+            for (int64_t id = 0; id < 256; id++)
+                mass += c->mass[j * 256 + id];
+            for (int l = 0; l < 6; l++)
+                gram += c->gram_k[j * 6 + l];
+        }
+        const double tokens = (double)h.tokens;
+        TST_CLOSE(q / tokens, 1, 1e-5); /* responsibilities sum to 1 */
+        TST_CLOSE(k / tokens, 1, 1e-5);
+        TST_CLOSE(mass / tokens, 1, 1e-5);
+        TST_CLOSE(z, 50, 1e-3); /* nothing is forgotten: one unit a token */
+        TST_CLOSE(gram / tokens, 1, 1e-5);
+        assert_in_range(h.used, 1, 6);
+        assert_true(h.usage_entropy > 0 && h.usage_entropy <= 1);
+        assert_true(h.effective_q >= 1 && h.effective_q <= 6 + 1e-6);
+        assert_true(h.effective_rank >= 1 && h.effective_rank <= 6 + 1e-6);
+        assert_true(h.overlap >= 0 && h.overlap <= 1 + 1e-6);
+        assert_true(isnan(h.mean_decay));
+    }
+    /* heads 0 and 1 share their keys, heads 0 and 2 do not */
+    assert_memory_equal(n->c.heads[0].assign_k, n->c.heads[1].assign_k, 850 * sizeof(uint16_t));
+    assert_memory_not_equal(n->c.heads[0].assign_k, n->c.heads[2].assign_k, 850 * sizeof(uint16_t));
+    gma_inspection_destroy(n);
+    gma_lm_destroy(lm);
+}
+
+static void test_labels(void **state) {
+    (void)state;
+    gma_lm *lm = model("gma", 1);
+    gma_inspect_options o;
+    TST_OK(gma_inspect_options_init(&o));
+    o.classes = put("classes", "a\tvowel\ne\tvowel\n\\x0a\tend\n");
+    gma_inspection *n = look(lm, &o);
+    assert_int_equal(gma_inspection_labels(n), 4);
+    assert_int_equal(n->labels[2].count, 2);
+    assert_string_equal(n->labels[2].names[0], "First");
+    assert_string_equal(n->labels[2].names[1], "Second \xff");
+    assert_int_equal(n->labels[2].label[0], 0);
+    assert_int_equal(n->labels[2].label[n->c.tokens - 1], 1);
+    assert_int_equal(n->labels[3].count, 2);
+    int64_t vowels = 0;
+    for (int64_t i = 0; i < n->c.tokens; i++)
+        vowels += n->labels[3].label[i] == 0 && (n->c.ids[i] == 'a' || n->c.ids[i] == 'e');
+    assert_int_equal(vowels, n->c.counts['a'] + n->c.counts['e']);
+    int64_t table[6 * 256];
+    for (int i = 0; i < 8; i++) {
+        gma_inspect_label r = {.struct_size = sizeof r};
+        TST_OK(gma_inspection_label(n, i, 1, &r));
+        gmal_contingency(n->c.heads[i].assign_k, n->c.ids, n->c.tokens, 6, 256, table);
+        TST_CLOSE(r.nmi, gmal_nmi(table, 6, 256), 0);
+        assert_true(r.nmi > r.nmi_chance); /* of a first layer's keys, tokens are the only source */
+        assert_int_equal(r.labelled, n->c.tokens);
+        assert_true(n->heads[i].mean_decay > 0 && n->heads[i].mean_decay < 1);
+    }
+    gma_inspection_destroy(n);
+    gma_lm_destroy(lm);
+}
+
+/* The same numbers, to rounding, whatever is computed together, and for a part of the heads. */
+static void test_batches(void **state) {
+    (void)state;
+    gma_lm *lm = model("gma", 1);
+    gma_inspect_options o;
+    TST_OK(gma_inspect_options_init(&o));
+    o.batch = 5; /* 17 windows: a rest of 2 */
+    gma_inspection *all = look(lm, &o);
+    o.batch = 17;
+    o.layer = 1;
+    o.head = 3;
+    gma_inspection *one = look(lm, &o);
+    assert_int_equal(gma_inspection_heads(one), 1);
+    for (int j = 0; j < 6; j++) {
+        TST_CLOSE(one->c.heads[0].usage_q[j], all->c.heads[7].usage_q[j], 1e-3); /* of 850 tokens */
+        TST_CLOSE(one->c.heads[0].trace[6 * 40 + j], all->c.heads[7].trace[6 * 40 + j], 1e-4);
+    }
+    TST_CLOSE(one->heads[0].effective_rank, all->heads[7].effective_rank, 1e-4);
+    gma_inspection_destroy(one);
+    gma_inspection_destroy(all);
+    gma_lm_destroy(lm);
+}
+
+static void test_json(void **state) {
+    (void)state;
+    gma_lm *lm = model("gma", 1);
+    gma_inspection *n = look(lm, NULL);
+    char path[160];
+    snprintf(path, sizeof path, "%s/out.json", folder);
+    TST_OK(gma_inspection_json(n, path));
+    json_error_t error;
+    json_t *root = json_load_file(path, 0, &error);
+    if (!root)
+        tst_fail("line %d: %s", error.line, error.text);
+    const json_t *heads = json_object_get(root, "heads"), *h = json_array_get(heads, 5);
+    assert_int_equal(json_array_size(heads), 8);
+    assert_int_equal(json_integer_value(json_object_get(h, "used")), n->heads[5].used);
+    TST_CLOSE(json_real_value(json_object_get(h, "effective_rank")), n->heads[5].effective_rank, 1e-6);
+    double priors = 0, shares = 0;
+    size_t i;
+    const json_t *row, *mixture = json_object_get(h, "mixture");
+    json_array_foreach(mixture, i, row) priors += json_real_value(json_object_get(row, "prior"));
+    TST_CLOSE(priors, 1, 1e-6);
+    json_array_foreach(json_object_get(json_array_get(mixture, 0), "top_tokens"), i, row) shares +=
+        json_real_value(json_object_get(row, "share"));
+    assert_true(shares > 0 && shares <= 1 + 1e-6);
+    json_decref(root);
+    gma_inspection_destroy(n);
+    gma_lm_destroy(lm);
+}
+
+static void test_refusals(void **state) {
+    (void)state;
+    gma_lm *lm = model("linear", 0), *gma = model("gma", 0);
+    gma_inspection *n;
+    gma_inspect_options o;
+    TST_ERROR(gma_inspect(lm, text_file(), NULL, &n), GMA_ERR_UNSUPPORTED, "linear, linear");
+    TST_OK(gma_inspect_options_init(&o));
+    o.layer = 2;
+    TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_INVALID_ARGUMENT, "2 layers of 4 heads");
+    o.layer = 1;
+    TST_ERROR(gma_inspect(lm, text_file(), &o, &n), GMA_ERR_UNSUPPORTED, "layer 1 mixes with 'linear'");
+    TST_ERROR(gma_inspect(gma, put("short", "a few words"), NULL, &n), GMA_ERR_INVALID_ARGUMENT, "needs at least 51");
+    TST_ERROR(gma_inspect(gma, "/no/such/file", NULL, &n), GMA_ERR_IO, "/no/such/file");
+    TST_OK(gma_inspect_options_init(&o));
+    o.classes = put("bad", "a\tb\nc\n");
+    TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_FORMAT, "bad:2:");
+    o.classes = put("bad", "a\\q\tb\n");
+    TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_FORMAT, "bad:1: a backslash");
+    o.classes = put("bad", "a\tb\na\tc\n");
+    TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_FORMAT, "there twice");
+    gma_lm_destroy(lm);
+    gma_lm_destroy(gma);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_numbers), cmocka_unit_test(test_labels),   cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_json),    cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
