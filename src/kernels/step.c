@@ -13,7 +13,7 @@ GMAI_INLINE void sums_row(int scaled, int update, vf f, float g, float q, float 
                           const float *base, int nj, vf *y)
 {
     const vf gi = v_set1(g), qi = v_set1(q), qb = v_set1(q_base);
-#pragma GCC unroll 8
+GMAI_UNROLL
     for (int j = 0; j < nj; j++) {
         vf b = v_load(block + j * VL);
         if (scaled) b = v_mul(f, b);
@@ -36,7 +36,7 @@ GMAI_INLINE void sums_columns(const gmai_step_sums *s, int scaled, int update, f
     const float *base = s->base + at;
     float *block = s->block + at;
     vf y[2][Y_WIDE];
-#pragma GCC unroll 8
+GMAI_UNROLL
     for (int j = 0; j < nj; j++) y[0][j] = y[1][j] = v_set1(0.0f);
     int k = 0;
     for (; k + rows <= s->k; k += rows) {
@@ -50,7 +50,7 @@ GMAI_INLINE void sums_columns(const gmai_step_sums *s, int scaled, int update, f
     }
     if (rows == 2 && k < s->k)
         sums_row(scaled, update, f, update ? g[k] : 0.0f, q[k], q_base[k], v + at, block, base, nj, y[0]);
-#pragma GCC unroll 8
+GMAI_UNROLL
     for (int j = 0; j < nj; j++) v_store(out + at + j * VL, rows == 2 ? v_add(y[0][j], y[1][j]) : y[0][j]);
 }
 
@@ -125,26 +125,26 @@ GMAI_INLINE void logits_blocks(const float *x, int rp, int nt, int r, int kp, co
                                int k, int nb, float *logits)
 {
     vf sum[2][BLOCK_NV * BV];
-#pragma GCC unroll 16
+GMAI_UNROLL
     for (int t = 0; t < nt; t++)
-#pragma GCC unroll 16
+GMAI_UNROLL
         for (int i = 0; i < nb * BV; i++) sum[t][i] = v_set1(0.0f);
     for (int j = 0; j < r; j++) {
         const float *w = weights + ((ptrdiff_t)k * r + (ptrdiff_t)j * BLOCK) * 2;
-#pragma GCC unroll 16
+GMAI_UNROLL
         for (int i = 0; i < nb * BV; i++) {
             const float *p = w + (ptrdiff_t)(i / BV) * r * 2 * BLOCK + i % BV * VL;
             const vf wi = v_load(p), mw = v_load(p + BLOCK);
-#pragma GCC unroll 16
+GMAI_UNROLL
             for (int t = 0; t < nt; t++) {
                 const vf u = v_fnma(v_set1(x[(ptrdiff_t)t * rp + j]), wi, mw);
                 sum[t][i] = v_fnma(u, u, sum[t][i]);
             }
         }
     }
-#pragma GCC unroll 16
+GMAI_UNROLL
     for (int t = 0; t < nt; t++)
-#pragma GCC unroll 16
+GMAI_UNROLL
         for (int i = 0; i < nb * BV; i++)
             v_store(logits + (ptrdiff_t)t * kp + k + i * VL, v_add(v_load(konst + k + i * VL), sum[t][i]));
 }
