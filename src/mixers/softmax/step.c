@@ -180,7 +180,7 @@ static void step_unit(const step_call *c, int64_t i)
         load_row(l, &c->a->t[GMA_Q], b, hq, 0, position, u.row);
         for (int64_t r = 0; r < l->r; r++) u.row[r] *= (float)d->scale;
         if (score(m, l, &u, used)) {
-            m->kern->step_softmax(u.scores, (int)used);
+            m->kern->step_softmax(u.scores, 1, (int)used);
             m->kern->step_read(u.values, u.scores, (int)used, (int)l->vp, u.out);
         } else {
             memset(u.out, 0, (size_t)l->vp * sizeof(float)); /* it sees no key */
