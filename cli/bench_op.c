@@ -212,12 +212,13 @@ static gma_status measure_warm_and_cold(workload *w, const bench_options *o, ben
     return status;
 }
 
-/* What a step cannot avoid: reading mu, omega, alpha (and logit_scale) once, and reading and writing the stored sums once:
- * K (D + 1) values and as many compensation terms, for each sequence and key head. */
+/* What a step cannot avoid: reading mu, omega, alpha (and logit_scale) once; and for each sequence and key head, of the
+ * stored sums, K (D + 1) values that are read and as many that are read and written. */
 static gma_status measure_floor(bench_case *c, const bench_options *o, bench_row *row) {
     const bench_shape *s = &c->shape;
     const size_t k = (size_t)s->components, d = (size_t)s->dim, h = (size_t)s->kv_heads;
-    workload w = {.c = c, .floor = 1, .reads = h * k * (2 * d + 1), .updates = (size_t)s->batch * h * k * 2 * (d + 1)};
+    const size_t sums = (size_t)s->batch * h * k * (d + 1);
+    workload w = {.c = c, .floor = 1, .reads = h * k * (2 * d + 1) + sums, .updates = sums};
     void *read = NULL, *update = NULL;
     bench_samples warm = {0}, cold = {0};
     gma_status status = bench_allocate(w.reads * sizeof(float), &read);
@@ -392,7 +393,7 @@ int gma_bench_op(int argc, char **argv) {
             "peak_gflops is the best large f32 product by oneDNN in this run, with the same threads and held to the same\n"
             "tier (SSE4.1 for scalar). workspace_bytes: scratch, what is saved for backward, and the state of decode.\n"
             "peak_rss_bytes: of the process, caches still warm. decode: ms a token of each sequence, starting at the\n"
-            "position; floor_ms: reading the parameters once and the stored state in and out once.",
+            "position; floor_ms: reading the parameters and the stored state once, and writing what changes of it.",
     };
     const char *operands[1];
     int count;

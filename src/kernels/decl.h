@@ -32,11 +32,13 @@ void GMAI_K(accumulate)(float *hi, float *lo, float factor, const float *x, cons
 void GMAI_K(axpy)(float a, const float *x, float *y, size_t n);
 double GMAI_K(prepare_row)(const float *mu, const float *omega, const float *center, float eps_sigma, float scale,
                            int n, int count, float *w, float *mw, float *dsigma);
-void GMAI_K(step_logits)(const float *x, int r, int kp, const float *w, const float *mw, const float *konst,
+void GMAI_K(step_logits)(const float *x, int rp, int n, int r, int kp, const float *weights, const float *konst,
                          float *logits);
-void GMAI_K(step_softmax)(float *logits, int kp);
+void GMAI_K(step_softmax)(float *logits, int n, int kp);
 void GMAI_K(step_exp)(float *logits, int kp, float shift);
-void GMAI_K(step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld);
+float GMAI_K(step_sums)(const gmai_step_sums *s, float factor, const float *g, const float *v, const float *q,
+                        const float *q_base, float *y);
+void GMAI_K(step_fold)(float *hi, float *lo, float factor, float factor_lo, float *block, size_t n);
 void GMAI_K(step_read)(const float *s, const float *g, int k, int ld, float *y);
 void GMAI_K(scan_prepare)(const gmai_scan *s);
 void GMAI_K(scan_forward)(const gmai_scan *s, float *h, float *y);

@@ -54,6 +54,14 @@ typedef struct gmai_term {
     int k;
 } gmai_term;
 
+/* The sums of one head while it decodes: base + block. A token changes block only, in plain f32; before that could cost
+ * digits, block is folded into base, which is a pair of floats (base is its first). All padded to 16 floats a row. */
+typedef struct gmai_step_sums {
+    int k, kp, d, ld; /* K, K padded; D, D padded */
+    const float *base, *z_base; /* (k, ld); (kp) */
+    float *block, *z_block;
+} gmai_step_sums;
+
 /* Which part of a product is known to be zero. m: row, n: column, k: contraction index of the LAST term. */
 typedef enum gmai_triangle {
     GMAI_FULL = 0,
@@ -147,15 +155,20 @@ typedef struct gmai_kernels {
     double (*prepare_row)(const float *mu, const float *omega, const float *center, float eps_sigma, float scale, int n,
                           int count, float *w, float *mw, float *dsigma);
 
-    /* One token: logits(k) = konst_k - sum_r ((x_r - c_r) w_rk - mw_rk)^2 with components as lanes; w, mw (r, kp). */
-    void (*step_logits)(const float *x, int r, int kp, const float *w, const float *mw, const float *konst,
+    /* Single tokens, x rows (n, rp) centred -> rows (n, kp): logits(k) = konst_k - sum_r (x_r w_kr - mw_kr)^2, components
+     * as lanes. weights: (kp / 16, r, 2, 16), of 16 components at a time w and mw. */
+    void (*step_logits)(const float *x, int rp, int n, int r, int kp, const float *weights, const float *konst,
                         float *logits);
-    /* In place softmax over kp padded entries (padding holds -inf). */
-    void (*step_softmax)(float *logits, int kp);
+    /* In place softmax over kp padded entries (padding holds -inf) of each of n rows. */
+    void (*step_softmax)(float *logits, int n, int kp);
     /* In place: e^(logit - shift) over kp padded entries. */
     void (*step_exp)(float *logits, int kp, float shift);
-    /* (hi, lo)(k, d) = factor (hi, lo) + g_k v_d, error-free, over K rows of ld floats; factor as in accumulate. */
-    void (*step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld);
+    /* block = factor block + g v^T, z_block likewise with 1 for v (g NULL: both stay as they are), and what a query then
+     * reads: y(d) = sum_k q_k block_kd + q_base_k base_kd. Returns the same sum of z. See gmai_step_sums. */
+    float (*step_sums)(const gmai_step_sums *s, float factor, const float *g, const float *v, const float *q,
+                       const float *q_base, float *y);
+    /* (hi, lo) = (factor + factor_lo) (hi, lo) + block, error-free but for products with the small terms; block = 0. */
+    void (*step_fold)(float *hi, float *lo, float factor, float factor_lo, float *block, size_t n);
     /* y(d) = sum_k g_k S(k,d) over ld floats. */
     void (*step_read)(const float *s, const float *g, int k, int ld, float *y);
 

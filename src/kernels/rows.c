@@ -1,6 +1,7 @@
 /* Sums, scalings and state updates of a chunk: O(chunk) or O(state) work around the products. */
 #include "kernels/decl.h"
 
+#include "kernels/pairs.h"
 #include "simd/math.h"
 
 #define C GMAI_CHUNK
@@ -96,21 +97,6 @@ void GMAI_K(combine)(const float *base, float factor, const float *local, float 
     }
 }
 
-/* a + b = s + e exactly (Knuth). */
-static inline vf two_sum(vf a, vf b, vf *e)
-{
-    const vf s = v_add(a, b), bb = v_sub(s, a);
-    *e = v_add(v_sub(a, v_sub(s, bb)), v_sub(b, bb));
-    return s;
-}
-
-/* An infinite sum has no error term: Inf - Inf would turn it into NaN. e is finite exactly when 0 e = 0. */
-static inline vf finite_or_0(vf e)
-{
-    const vf z = v_mul(e, v_set1(0.0f));
-    return v_select_ge0(z, e, v_set1(0.0f));
-}
-
 /* (h, l) = f (h, l) + x + xl */
 static inline void add_pair(float *hi, float *lo, float factor, vf f, vf x, vf xl)
 {
@@ -141,64 +127,6 @@ void GMAI_K(accumulate)(float *hi, float *lo, float factor, const float *x, cons
 void GMAI_K(axpy)(float a, const float *x, float *y, size_t n)
 {
     for (size_t i = 0; i < n; i += VL) v_store(y + i, v_fma(v_set1(a), v_load(x + i), v_load(y + i)));
-}
-
-void GMAI_K(step_update)(float *hi, float *lo, float factor, const float *g, const float *v, int k, int ld)
-{
-    const vf f = v_set1(factor);
-    for (int i = 0; i < k; i++) {
-        const ptrdiff_t at = (ptrdiff_t)i * ld;
-        const vf gi = v_set1(g[i]);
-        for (int j = 0; j < ld; j += VL) {
-            /* g v to twice the precision: x + its rounding error. */
-            const vf vj = v_load(v + j), x = v_mul(gi, vj);
-            const vf xl = finite_or_0(v_fma(gi, vj, v_sub(v_set1(0.0f), x)));
-            add_pair(hi + at + j, lo + at + j, factor, f, x, xl);
-        }
-    }
-}
-
-void GMAI_K(step_read)(const float *s, const float *g, int k, int ld, float *y)
-{
-    for (int j = 0; j < ld; j += VL) {
-        vf a0 = v_set1(0.0f), a1 = v_set1(0.0f);
-        int i = 0;
-        for (; i + 2 <= k; i += 2) {
-            a0 = v_fma(v_set1(g[i]), v_load(s + (ptrdiff_t)i * ld + j), a0);
-            a1 = v_fma(v_set1(g[i + 1]), v_load(s + (ptrdiff_t)(i + 1) * ld + j), a1);
-        }
-        if (i < k) a0 = v_fma(v_set1(g[i]), v_load(s + (ptrdiff_t)i * ld + j), a0);
-        v_store(y + j, v_add(a0, a1));
-    }
-}
-
-void GMAI_K(step_logits)(const float *x, int r, int kp, const float *w, const float *mw, const float *konst,
-                         float *logits)
-{
-    for (int k = 0; k < kp; k += VL) {
-        vf s = v_load(konst + k);
-        for (int i = 0; i < r; i++) {
-            const ptrdiff_t at = (ptrdiff_t)i * kp + k;
-            const vf t = v_fnma(v_set1(x[i]), v_load(w + at), v_load(mw + at));
-            s = v_fnma(t, t, s);
-        }
-        v_store(logits + k, s);
-    }
-}
-
-void GMAI_K(step_softmax)(float *logits, int kp)
-{
-    float top = logits[0];
-    for (int k = 1; k < kp; k++) top = logits[k] > top ? logits[k] : top;
-    const vf t = v_set1(top);
-    vf sum = v_set1(0.0f);
-    for (int k = 0; k < kp; k += VL) {
-        const vf e = v_exp_negative(v_sub(v_load(logits + k), t));
-        v_store(logits + k, e);
-        sum = v_add(sum, e);
-    }
-    const vf inverse = v_set1(1.0f / v_sum(sum));
-    for (int k = 0; k < kp; k += VL) v_store(logits + k, v_mul(v_load(logits + k), inverse));
 }
 
 #if defined(__SSE2__)

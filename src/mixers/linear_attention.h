@@ -23,12 +23,13 @@ typedef struct gmai_linear_attention {
     size_t (*sums_floats)(const gma_mixer_desc *d);
     void (*finish)(const void *head, const float *sums, int64_t h, const gmai_args *a);
 
-    /* Decoding: floats (a multiple of 16) of a head in the state, made from a prepared head; and phi of one token. x is
-     * raw, padded (rp) and may be destroyed; phi (kp) must be 0 behind the last feature. Queries may be scaled as in
-     * gmai_map.phi_query: *eps is then changed; eps NULL: a key. step_floats and step_prepare NULL: nothing. */
+    /* Decoding: floats (a multiple of 16) of a head in the state, made from a prepared head; and phi of n tokens, the
+     * first `keys` of them keys, the others queries. x (n, rp) is raw, padded, and may be destroyed; phi (n, kp) must be 0
+     * behind the last feature. Queries may be scaled as in gmai_map.phi_query: their eps is then changed.
+     * step_floats and step_prepare NULL: nothing. */
     size_t (*step_floats)(const gma_mixer_desc *d);
     void (*step_prepare)(const gma_mixer *m, const void *head, float *step);
-    void (*step_phi)(const gma_mixer *m, const float *step, float *x, float *phi, float *eps);
+    void (*step_phi)(const gma_mixer *m, const float *step, float *x, int keys, int n, float *phi, float *eps);
 } gmai_linear_attention;
 
 gma_status gmai_la_sizes(const gma_mixer *m, int threads, gma_mixer_size *size);

@@ -1,8 +1,14 @@
-/* Decoding: the state buffer holds, per key head, what phi needs (made by the mixer, features as lanes), and per
- * (b, key head) the sums S and Z as pairs of floats (value, what it lost to rounding), so that 10^8 steps lose nothing
- * that matters.
+/* Decoding. Per (b, key head) the state holds S and Z as
  *
- *   [ head 0 of the mixer ] ... [ (b, h) 0: hi (K, ld) | lo (K, ld) ] ... [ (b, h) 0: work ] ...
+ *   e^decay (hi + lo) + block
+ *
+ * block: the last tokens, at most FOLD_EVERY of them, summed in plain f32; hi, lo: a pair of floats for all before.
+ * A token reads hi, and reads and writes block: with 64 tokens in it a block is off by 32 x 2^-24 = 2e-6 of itself at
+ * worst, and what it is off by does not grow, because it then goes into the pair, which loses nothing that matters in 10^8
+ * steps. decay: the logs since the last fold, in double.
+ *
+ * The buffer, besides what phi needs of each head (made by the mixer, features as lanes):
+ *   [ head 0 ] ... [ unit 0 ] ... [ sums of unit 0: hi S | hi Z | lo S | lo Z | block S | block Z ] ... [ work of unit 0 ] ...
  */
 #include <math.h>
 #include <string.h>
@@ -11,10 +17,21 @@
 #include "core/tensor.h"
 #include "mixers/linear_attention.h"
 
+enum { FOLD_EVERY = 64 };
+static const double FOLD_BELOW = -40.0; /* e^-40: what is kept must not get lost among the smallest floats */
+static const double RESET_BELOW = -200.0; /* as in the engine: nothing is left of what was before */
+
+/* One (b, key head). */
+typedef struct unit {
+    double decay;
+    int64_t tokens; /* in block */
+} unit;
+
 typedef struct step_layout {
-    int64_t k, kp, r, rp, d, ld;
+    int64_t k, kp, r, rp, d, ld, tokens; /* tokens: the key and its queries */
     float *heads, *sums, *work;
-    size_t head_floats, sum_floats, work_floats;
+    unit *units;
+    size_t head_floats, part, work_floats; /* part: S and Z once */
     void *prepare; /* one head's preparation, used by state_init only */
 } step_layout;
 
@@ -27,13 +44,16 @@ static void take(const gma_mixer *m, gmai_bump *b, step_layout *l)
     l->r = d->routing_dim;
     l->rp = gmai_pad(d->routing_dim);
     l->d = d->value_dim;
-    l->ld = gmai_pad(d->value_dim + 1);
+    l->ld = gmai_pad(d->value_dim);
+    l->tokens = 1 + (d->kv_heads > 0 ? d->heads / d->kv_heads : 0);
     l->head_floats = la->step_floats ? la->step_floats(d) : 0;
-    l->sum_floats = (size_t)(2 * l->k * l->ld);
-    l->work_floats = (size_t)(l->rp + l->kp + 2 * l->ld);
+    l->part = (size_t)(l->k * l->ld + l->kp);
+    l->work_floats = (size_t)(l->tokens * (l->rp + l->kp) + l->kp + 2 * l->ld + gmai_pad(l->tokens));
+    const size_t units = (size_t)(d->batch * d->kv_heads);
     l->heads = gmai_take_floats(b, (la->one_head ? 1 : (size_t)d->kv_heads) * l->head_floats);
-    l->sums = gmai_take_floats(b, (size_t)(d->batch * d->kv_heads) * l->sum_floats);
-    l->work = gmai_take_floats(b, (size_t)(d->batch * d->kv_heads) * l->work_floats);
+    l->units = gmai_take(b, units * sizeof(unit));
+    l->sums = gmai_take_floats(b, units * 3 * l->part);
+    l->work = gmai_take_floats(b, units * l->work_floats);
     l->prepare = gmai_take(b, la->head_size ? la->head_size(d) : 0);
     if (la->one_head) l->head_floats = 0; /* from head to head */
 }
@@ -77,78 +97,125 @@ gma_status gmai_la_state_init(const gma_mixer *m, const gmai_args *a, void *stat
     }
     for (int64_t bi = 0; bi < d->batch; bi++)
         for (int64_t h = 0; h < d->kv_heads; h++) {
-            float *hi = l.sums + (size_t)(bi * d->kv_heads + h) * l.sum_floats, *lo = hi + l.k * l.ld;
+            const int64_t i = bi * d->kv_heads + h;
+            float *hi = l.sums + (size_t)i * 3 * l.part, *lo = hi + l.part;
+            float *z_hi = hi + l.k * l.ld, *z_lo = lo + l.k * l.ld;
+            l.units[i].tokens = i % FOLD_EVERY; /* not all in the same step */
             for (int64_t k = 0; k < l.k; k++) {
                 for (int64_t j = 0; j < l.d && gmai_present(s); j++)
                     import_value(s, bi * s->stride[0] + h * s->stride[1] + k * s->stride[2] + j * s->stride[3],
                                  &hi[k * l.ld + j], &lo[k * l.ld + j]);
                 if (gmai_present(z))
-                    import_value(z, bi * z->stride[0] + h * z->stride[1] + k * z->stride[2], &hi[k * l.ld + l.d],
-                                 &lo[k * l.ld + l.d]);
+                    import_value(z, bi * z->stride[0] + h * z->stride[1] + k * z->stride[2], &z_hi[k], &z_lo[k]);
             }
         }
     return GMA_OK;
 }
 
-/* phi of one token. */
-static void phi_of(const gma_mixer *m, const step_layout *l, const float *head, const gma_tensor *t, int64_t bi,
-                   int64_t h, float *x, float *phi, float *eps)
+/* A row of the caller, padded with zeros. Its last dimension is contiguous. */
+static void load_row(const gma_tensor *t, int64_t at, int64_t n, int64_t padded, float *x)
 {
-    const int64_t at = bi * t->stride[0] + h * t->stride[1];
-    for (int64_t r = 0; r < l->r; r++) x[r] = gmai_load_f32(t, at + r * t->stride[3]);
-    for (int64_t r = l->r; r < l->rp; r++) x[r] = 0.0f;
-    m->ops->linear_attention->step_phi(m, head, x, phi, eps);
+    if (t->dtype == GMA_F32) {
+        memcpy(x, (const float *)t->data + at, (size_t)n * sizeof(float));
+    } else {
+        const uint16_t *p = (const uint16_t *)t->data + at;
+        for (int64_t i = 0; i < n; i++) {
+            const uint32_t bits = (uint32_t)p[i] << 16;
+            memcpy(&x[i], &bits, sizeof bits);
+        }
+    }
+    memset(x + n, 0, (size_t)(padded - n) * sizeof(float));
+}
+
+static void store_row(const gma_tensor *t, int64_t at, int64_t n, float scale, const float *x)
+{
+    if (t->dtype == GMA_F32) {
+        float *p = (float *)t->data + at;
+        for (int64_t i = 0; i < n; i++) p[i] = x[i] * scale;
+    } else {
+        for (int64_t i = 0; i < n; i++) gmai_store_f32(t, at + i, x[i] * scale);
+    }
 }
 
 /* Nothing has been written yet: every query gives 0, one that is not finite too. */
-static int is_empty(const step_layout *l, const float *hi)
+static int is_empty(const gmai_step_sums *s)
 {
-    for (int64_t k = 0; k < l->k; k++)
-        if (hi[k * l->ld + l->d] != 0.0f) return 0;
+    for (int k = 0; k < s->k; k++)
+        if (s->z_base[k] != 0.0f || s->z_block[k] != 0.0f) return 0;
     return 1;
+}
+
+static void fold(const gma_mixer *m, const step_layout *l, unit *u, float *hi)
+{
+    const double factor = exp(u->decay);
+    const float high = (float)factor;
+    m->kern->step_fold(hi, hi + l->part, high, (float)(factor - (double)high), hi + 2 * l->part, l->part);
+    u->decay = 0.0;
+    u->tokens = 0;
+}
+
+/* The token's log_decay into the unit; returns the factor of its block. */
+static float forget(const step_layout *l, unit *u, float *hi, double log_decay)
+{
+    if (log_decay < RESET_BELOW) {
+        memset(hi, 0, 3 * l->part * sizeof(float));
+        u->decay = 0.0;
+        return 1.0f;
+    }
+    u->decay += log_decay;
+    return (float)exp(log_decay);
 }
 
 static void step_one(const gma_mixer *m, const gmai_args *a, const step_layout *l, int64_t bi, int64_t h)
 {
     const gma_mixer_desc *d = &m->d;
-    const gmai_kernels *kern = m->kern;
-    const int64_t unit = bi * d->kv_heads + h, group = d->heads / d->kv_heads;
+    const int64_t number = bi * d->kv_heads + h, group = d->heads / d->kv_heads;
     const gma_tensor *v = &a->t[GMA_V], *o = &a->t[GMA_O], *mask = &a->t[GMA_KEY_MASK], *ld = &a->t[GMA_LOG_DECAY];
-    const float *head = l->heads + (size_t)h * l->head_floats;
-    float *hi = l->sums + (size_t)unit * l->sum_floats, *lo = hi + l->k * l->ld;
-    float *x = l->work + (size_t)unit * l->work_floats, *phi = x + l->rp, *row = phi + l->kp,
-          *out = row + l->ld;
-    float factor = 1.0f;
-    if (gmai_present(ld)) {
-        const double log_decay = (double)((const float *)ld->data)[bi * ld->stride[0] + h * ld->stride[1]];
-        factor = log_decay < -200.0 ? 0.0f : (float)exp(log_decay);
-    }
-    const int keep = !gmai_present(mask) || ((const uint8_t *)mask->data)[bi * mask->stride[0]] != 0;
-    if (keep) {
-        phi_of(m, l, head, &a->t[GMA_K], bi, h, x, phi, NULL);
-        const int64_t at = bi * v->stride[0] + h * v->stride[1];
-        memset(row, 0, (size_t)l->ld * sizeof(float));
-        for (int64_t j = 0; j < l->d; j++) row[j] = gmai_load_f32(v, at + j * v->stride[3]);
-        row[l->d] = 1.0f; /* Z is the sum of 1 */
-        kern->step_update(hi, lo, factor, phi, row, (int)l->k, (int)l->ld);
-    } else if (factor != 1.0f) {
-        memset(phi, 0, (size_t)l->kp * sizeof(float));
-        memset(row, 0, (size_t)l->ld * sizeof(float));
-        kern->step_update(hi, lo, factor, phi, row, (int)l->k, (int)l->ld);
-    }
+    const gma_tensor *kt = &a->t[GMA_K], *qt = &a->t[GMA_Q];
+    unit *u = &l->units[number];
+    float *hi = l->sums + (size_t)number * 3 * l->part, *block = hi + 2 * l->part;
+    float *x = l->work + (size_t)number * l->work_floats, *phi = x + l->tokens * l->rp;
+    float *on_base = phi + l->tokens * l->kp, *row = on_base + l->kp, *out = row + l->ld;
+    const gmai_step_sums sums = {(int)l->k,         (int)l->kp, (int)l->d, (int)l->ld, hi, hi + l->k * l->ld, block,
+                                 block + l->k * l->ld};
+    float *eps = out + l->ld, factor = 1.0f;
+    if (gmai_present(ld))
+        factor = forget(l, u, hi, (double)((const float *)ld->data)[bi * ld->stride[0] + h * ld->stride[1]]);
+
+    /* phi of the key, unless it is masked, and of its queries */
+    const int key = !gmai_present(mask) || ((const uint8_t *)mask->data)[bi * mask->stride[0]] != 0;
+    if (key) load_row(kt, bi * kt->stride[0] + h * kt->stride[1], l->r, l->rp, x);
     for (int64_t j = 0; j < group; j++) {
-        const int64_t hq = h * group + j, at = bi * o->stride[0] + hq * o->stride[1];
-        float eps = (float)d->eps;
-        phi_of(m, l, head, &a->t[GMA_Q], bi, hq, x, phi, &eps);
-        kern->step_read(hi, phi, (int)l->k, (int)l->ld, out);
-        float den = out[l->d] + eps;
-        if (den - den != 0.0f && is_empty(l, hi)) {
+        const int64_t at = bi * qt->stride[0] + (h * group + j) * qt->stride[1];
+        load_row(qt, at, l->r, l->rp, x + (key + j) * l->rp);
+        eps[key + j] = (float)d->eps;
+    }
+    m->ops->linear_attention->step_phi(m, l->heads + (size_t)h * l->head_floats, x, key, (int)(key + group), phi, eps);
+    if (key)
+        load_row(v, bi * v->stride[0] + h * v->stride[1], l->d, l->ld, row);
+    else
+        memset(row, 0, (size_t)l->ld * sizeof(float));
+
+    /* The first query reads while the sums change; where only the decay changes them, the key is 0. */
+    const float *g = key ? phi : NULL, *q = phi + key * l->kp;
+    if (!key && factor != 1.0f) {
+        float *zero = phi + group * l->kp;
+        memset(zero, 0, (size_t)l->kp * sizeof(float));
+        g = zero;
+    }
+    const float shrunk = u->decay == 0.0 ? 1.0f : (float)exp(u->decay);
+    for (int64_t j = 0; j < group; j++, q += l->kp, g = NULL) {
+        const int64_t at = bi * o->stride[0] + (h * group + j) * o->stride[1];
+        if (shrunk != 1.0f)
+            for (int64_t k = 0; k < l->kp; k++) on_base[k] = shrunk * q[k];
+        float den = m->kern->step_sums(&sums, factor, g, row, q, shrunk != 1.0f ? on_base : q, out) + eps[key + j];
+        if (den - den != 0.0f && is_empty(&sums)) {
             memset(out, 0, (size_t)l->ld * sizeof(float));
             den = (float)d->eps;
         }
-        const float inverse = 1.0f / den;
-        for (int64_t i = 0; i < l->d; i++) gmai_store_f32(o, at + i * o->stride[3], out[i] * inverse);
+        store_row(o, at, l->d, 1.0f / den, out);
     }
+    if (++u->tokens >= FOLD_EVERY || u->decay < FOLD_BELOW) fold(m, l, u, hi);
 }
 
 gma_status gmai_la_step(const gma_mixer *m, const gmai_args *a, void *state, int threads)
@@ -187,21 +254,24 @@ gma_status gmai_la_state_export(const gma_mixer *m, const void *state, const gma
     gmai_bump b = {NULL, 0};
     memcpy(&b.base, &state, sizeof state); /* only read through */
     take(m, &b, &l);
-    for (int64_t bi = 0; bi < d->batch; bi++)
-        for (int64_t h = 0; h < d->kv_heads; h++) {
-            const float *hi = l.sums + (size_t)(bi * d->kv_heads + h) * l.sum_floats, *lo = hi + l.k * l.ld;
-            for (int64_t k = 0; k < l.k; k++)
-                for (int64_t j = 0; j <= l.d; j++) {
-                    const double x = (double)hi[k * l.ld + j] + (double)lo[k * l.ld + j];
-                    const gma_tensor *t = j < l.d ? s : z;
-                    if (!gmai_present(t)) continue;
-                    int64_t at = bi * t->stride[0] + h * t->stride[1] + k * t->stride[2];
-                    if (j < l.d) at += j * t->stride[3];
-                    if (t->dtype == GMA_F64)
-                        ((double *)t->data)[at] = x;
-                    else
-                        gmai_store_f32(t, at, (float)x);
-                }
-        }
+    for (int64_t i = 0; i < d->batch * d->kv_heads; i++) {
+        const int64_t bi = i / d->kv_heads, h = i % d->kv_heads;
+        const float *hi = l.sums + (size_t)i * 3 * l.part, *lo = hi + l.part, *block = lo + l.part;
+        const double factor = exp(l.units[i].decay);
+        for (int64_t k = 0; k < l.k; k++)
+            for (int64_t j = 0; j <= l.d; j++) {
+                const int64_t from = j < l.d ? k * l.ld + j : l.k * l.ld + k;
+                const double base = (double)hi[from] + (double)lo[from];
+                const double x = (factor == 1.0 ? base : factor * base) + (double)block[from];
+                const gma_tensor *t = j < l.d ? s : z;
+                if (!gmai_present(t)) continue;
+                int64_t at = bi * t->stride[0] + h * t->stride[1] + k * t->stride[2];
+                if (j < l.d) at += j * t->stride[3];
+                if (t->dtype == GMA_F64)
+                    ((double *)t->data)[at] = x;
+                else
+                    gmai_store_f32(t, at, (float)x);
+            }
+    }
     return GMA_OK;
 }

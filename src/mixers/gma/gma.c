@@ -39,10 +39,12 @@ static void finish(const void *head, const float *sums, int64_t h, const gmai_ar
 
 /* ---- decoding: the mixture with components as lanes ------------------------------------------------------- */
 
-/* center (rp) | konst (kp) | w (R, kp) | mw (R, kp) */
+enum { STEP_BLOCK = 16 }; /* components side by side, see gmai_kernels.step_logits */
+
+/* center (rp) | konst (kp) | weights (kp / 16, R, 2, 16) */
 typedef struct step_head {
     int64_t rp, kp;
-    size_t konst, w, mw, floats; /* offsets */
+    size_t konst, weights, floats; /* offsets */
 } step_head;
 
 static step_head step_layout(const gma_mixer_desc *d)
@@ -51,13 +53,18 @@ static step_head step_layout(const gma_mixer_desc *d)
     s.rp = gmai_pad(d->routing_dim);
     s.kp = gmai_pad(d->components);
     s.konst = (size_t)s.rp;
-    s.w = s.konst + (size_t)s.kp;
-    s.mw = s.w + (size_t)(d->routing_dim * s.kp);
-    s.floats = s.mw + (size_t)(d->routing_dim * s.kp);
+    s.weights = s.konst + (size_t)s.kp;
+    s.floats = s.weights + (size_t)(2 * d->routing_dim * s.kp);
     return s;
 }
 
 static size_t step_floats(const gma_mixer_desc *d) { return step_layout(d).floats; }
+
+/* Where w of (k, r) lies; mw follows STEP_BLOCK later. */
+static size_t weight_at(const step_head *s, int64_t r_count, int64_t k, int64_t r)
+{
+    return s->weights + (size_t)((k / STEP_BLOCK * r_count + r) * 2 * STEP_BLOCK + k % STEP_BLOCK);
+}
 
 static void step_prepare(const gma_mixer *m, const void *head, float *step)
 {
@@ -67,30 +74,25 @@ static void step_prepare(const gma_mixer *m, const void *head, float *step)
     for (int64_t k = 0; k < s.kp; k++) {
         step[s.konst + (size_t)k] = k < m->d.components ? g->konst[k] : -INFINITY;
         for (int64_t r = 0; r < m->d.routing_dim; r++) {
-            const size_t at = (size_t)(r * s.kp + k);
-            step[s.w + at] = k < m->d.components ? g->w[k * s.rp + r] : 0.0f;
-            step[s.mw + at] = k < m->d.components ? g->mw[k * s.rp + r] : 0.0f;
+            const size_t at = weight_at(&s, m->d.routing_dim, k, r);
+            step[at] = k < m->d.components ? g->w[k * s.rp + r] : 0.0f;
+            step[at + STEP_BLOCK] = k < m->d.components ? g->mw[k * s.rp + r] : 0.0f;
         }
     }
 }
 
-static void step_phi(const gma_mixer *m, const float *step, float *x, float *phi, float *eps)
+/* All logits of a token beyond f32: once more in double (NaN and Inf stay NaN). */
+static void phi_in_double(const gma_mixer *m, const float *step, const float *x, float *phi)
 {
     const step_head s = step_layout(&m->d);
     const int64_t components = m->d.components, r_count = m->d.routing_dim;
-    const float *konst = step + s.konst, *w = step + s.w, *mw = step + s.mw;
-    (void)eps;
-    for (int64_t r = 0; r < r_count; r++) x[r] -= step[r];
-    m->kern->step_logits(x, (int)r_count, (int)s.kp, w, mw, konst, phi);
-    m->kern->step_softmax(phi, (int)s.kp);
-    if (phi[0] == phi[0]) return;
-    /* All logits beyond f32: once more in double (NaN and Inf stay NaN). */
     double top = -INFINITY, sum = 0.0;
     for (int pass = 0; pass < 3; pass++)
         for (int64_t k = 0; k < components; k++) {
-            double v = (double)konst[k];
+            double v = (double)step[s.konst + (size_t)k];
             for (int64_t r = 0; r < r_count; r++) {
-                const double t = (double)x[r] * (double)w[r * s.kp + k] - (double)mw[r * s.kp + k];
+                const float *w = step + weight_at(&s, r_count, k, r);
+                const double t = (double)x[r] * (double)w[0] - (double)w[STEP_BLOCK];
                 v -= t * t;
             }
             if (pass == 0 && v > top) top = v;
@@ -98,6 +100,19 @@ static void step_phi(const gma_mixer *m, const float *step, float *x, float *phi
             if (pass == 2) phi[k] = (float)(exp(v - top) / sum);
         }
     for (int64_t k = components; k < s.kp; k++) phi[k] = 0.0f;
+}
+
+static void step_phi(const gma_mixer *m, const float *step, float *x, int keys, int n, float *phi, float *eps)
+{
+    const step_head s = step_layout(&m->d);
+    (void)keys;
+    (void)eps;
+    for (int i = 0; i < n; i++)
+        for (int64_t r = 0; r < m->d.routing_dim; r++) x[i * s.rp + r] -= step[r];
+    m->kern->step_logits(x, (int)s.rp, n, (int)m->d.routing_dim, (int)s.kp, step + s.weights, step + s.konst, phi);
+    m->kern->step_softmax(phi, n, (int)s.kp);
+    for (int i = 0; i < n; i++)
+        if (phi[i * s.kp] != phi[i * s.kp]) phi_in_double(m, step, x + i * s.rp, phi + i * s.kp);
 }
 
 static const gmai_linear_attention family = {

@@ -48,13 +48,16 @@ static void prepare(const gma_mixer *m, const gmai_args *a, int64_t h, void *hea
     *(int *)head = (int)m->d.routing_dim;
 }
 
-static void step_phi(const gma_mixer *m, const float *step, float *x, float *phi, float *eps)
+static void step_phi(const gma_mixer *m, const float *step, float *x, int keys, int n, float *phi, float *eps)
 {
     const int64_t r = m->d.routing_dim, rp = gmai_pad(r);
     (void)step;
+    (void)keys;
     (void)eps;
-    m->kern->elu_features(x, 1, (int)rp / m->kern->lanes, phi);
-    memset(phi + r, 0, (size_t)(rp - r) * sizeof(float));
+    for (int i = 0; i < n; i++, x += rp, phi += rp) {
+        m->kern->elu_features(x, 1, (int)rp / m->kern->lanes, phi);
+        memset(phi + r, 0, (size_t)(rp - r) * sizeof(float));
+    }
 }
 
 static const gmai_linear_attention family = {

@@ -123,7 +123,7 @@ static void step_prepare(const gma_mixer *m, const void *head, float *step)
         for (int64_t r = 0; r < p->r; r++) step[r * kp + k] = p->u[k * p->rp + r];
 }
 
-static void step_phi(const gma_mixer *m, const float *step, float *x, float *phi, float *eps)
+static void phi_of_one(const gma_mixer *m, const float *step, const float *x, float *phi, float *eps)
 {
     const int64_t count = m->d.components, kp = gmai_pad(count), r = m->d.routing_dim;
     double norm = 0.0, bad = 0.0;
@@ -143,6 +143,12 @@ static void step_phi(const gma_mixer *m, const float *step, float *x, float *phi
         m->kern->step_exp(phi, (int)kp, (float)shift);
     }
     memset(phi + count, 0, (size_t)(kp - count) * sizeof(float));
+}
+
+static void step_phi(const gma_mixer *m, const float *step, float *x, int keys, int n, float *phi, float *eps)
+{
+    const int64_t rp = gmai_pad(m->d.routing_dim), kp = gmai_pad(m->d.components);
+    for (int i = 0; i < n; i++) phi_of_one(m, step, x + i * rp, phi + i * kp, i < keys ? NULL : &eps[i]);
 }
 
 static const gmai_linear_attention family = {
