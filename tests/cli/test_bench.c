@@ -149,6 +149,33 @@ static void test_decode(void **state) {
     json_decref(rows);
 }
 
+/* softmax and mha: what counts is what is seen; mha stores all scores, so twice the length takes four times the memory. */
+static void test_softmax(void **state) {
+    (void)state;
+    static const char *const mixers[] = {"softmax", "mha"};
+    for (int i = 0; i < 2; i++) {
+        BENCH("--mixer", mixers[i], "--causal", "--length", "256,512", "--no-cold", "--format", "json");
+        json_t *rows = parsed();
+        assert_string_equal(text(json_array_get(rows, 0), "mixer"), mixers[i]);
+        assert_rate(json_array_get(rows, 0), 4.0 * (256 * 257 / 2) * 4 * 8);
+        const double growth = (double)whole(json_array_get(rows, 1), "workspace_bytes") /
+                              (double)whole(json_array_get(rows, 0), "workspace_bytes");
+        assert_true(i == 0 ? growth == 1.0 : growth > 3.0);
+        json_decref(rows);
+        BENCH("--mixer", mixers[i], "--pass", "fwdbwd", "--length", "65", "--no-cold", "--format", "json");
+        rows = parsed();
+        assert_rate(json_array_get(rows, 0), 4.0 * (65 * 65) * 14 * 8);
+        json_decref(rows);
+    }
+    BENCH("--mixer", "softmax", "--pass", "decode", "--length", "100,1000", "--format", "json");
+    json_t *rows = parsed();
+    assert_rate(json_array_get(rows, 1), 4.0 * 1000 * 4 * 8);
+    assert_true(number(json_array_get(rows, 1), "floor_ms") > 0.0);
+    json_decref(rows);
+    BENCH("--mixer", "mha", "--pass", "decode", "--length", "100");
+    assert_complaint(1, "mha");
+}
+
 static void test_bf16(void **state) {
     (void)state;
     BENCH("--pass", "fwdbwd", "--dtype", "bf16", "--length", "40", "--format", "json");
@@ -298,7 +325,7 @@ static void test_every_mixer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forward), cmocka_unit_test(test_backward), cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_forward), cmocka_unit_test(test_backward), cmocka_unit_test(test_decode), cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_bf16),    cmocka_unit_test(test_csv),      cmocka_unit_test(test_table),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_help),     cmocka_unit_test(test_memory_pass),
         cmocka_unit_test(test_peak_refuses), cmocka_unit_test(test_every_mixer),

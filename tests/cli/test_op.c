@@ -323,6 +323,39 @@ static void test_other_mixers(void **state) {
     assert_complaint(1, "features");
 }
 
+/* softmax: kernels against --naive, its metadata, and metadata that is wrong. */
+static void test_softmax(void **state) {
+    (void)state;
+    CLI("op", golden("causal_decay_key_mask"), "s", "--mixer", "softmax", "--backward");
+    assert_success();
+    CLI("op", golden("causal_decay_key_mask"), "n", "--mixer", "softmax", "--backward", "--naive");
+    assert_success();
+    assert_int_equal(compare(in_cli_folder("n"), in_cli_folder("s"), "", 0, 0), 4); /* o, q k v */
+    CLI("op", golden("causal_decay_key_mask"), "s", "--mixer", "softmax", "--responsibilities");
+    assert_complaint(1, "mixture");
+    CLI("op", golden("causal_decay_key_mask"), "s", "--mixer", "mha");
+    assert_complaint(2, "mha"); /* in the benchmarks only */
+    static const struct {
+        const char *key, *value, *complaint; /* NULL: it is taken */
+    } rows[] = {{"scale", "0.5", NULL},         {"scale", "0", "scale"},   {"scale", "-1", "scale"},
+                {"window", "0", NULL},          {"window", "2", NULL}, {"window", "1.5", "window"},
+                {"window", "-1", "window"},     {"window", "x", "window"}, {"rotary_base", "0", NULL},
+                {"rotary_base", "x", "rotary_base"}, {"rotary_base", "100", "rotary_base"}}; /* the width is 1 */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        reset_hand();
+        meta[meta_count++] = (gma_metadata_pair){rows[i].key, rows[i].value};
+        save_hand();
+        CLI("op", "hand", "s", "--mixer", "softmax");
+        if (rows[i].complaint != NULL) {
+            assert_complaint(1, rows[i].complaint);
+        } else {
+            assert_success();
+        }
+        CLI("op", "hand", "g"); /* to gma they mean nothing */
+        assert_success();
+    }
+}
+
 static void test_empty(void **state) {
     (void)state;
     reset_hand();
@@ -484,7 +517,7 @@ int main(void) {
         cmocka_unit_test(test_types_and_strangers), cmocka_unit_test(test_eps),
         cmocka_unit_test(test_empty),               cmocka_unit_test(test_wrong_tensors),
         cmocka_unit_test(test_wrong_metadata),      cmocka_unit_test(test_wrong_files),
-        cmocka_unit_test(test_no_room),             cmocka_unit_test(test_other_mixers),
+        cmocka_unit_test(test_no_room),             cmocka_unit_test(test_other_mixers), cmocka_unit_test(test_softmax),
     };
     return cmocka_run_group_tests(tests, make_cli_folder, remove_cli_folder);
 }
