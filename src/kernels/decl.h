@@ -43,6 +43,10 @@ void GMAI_K(step_read)(const float *s, const float *g, int k, int ld, float *y);
 int GMAI_K(tile_softmax)(float *s, int rows, int nvec, float *top, float *sum, float *factor);
 void GMAI_K(tile_backward)(float *s, float *dp, int rows, int nvec, const float *lse, const float *minus_delta);
 void GMAI_K(rotate)(float *rows, int ld, int n, int half, const float *base, const float *offset, int ldo, float sign);
+void GMAI_K(scan_prepare)(const gmai_scan *s);
+void GMAI_K(scan_forward)(const gmai_scan *s, float *h, float *y);
+void GMAI_K(scan_backward)(const gmai_scan *s, const float *dy, const float *h, float *dh, float *work, float *gu,
+                           float *graw, float *db, float *dc, float *da, float *dd, float *dbias);
 unsigned GMAI_K(flush_on)(void);
 void GMAI_K(flush_restore)(unsigned before);
 

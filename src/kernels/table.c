@@ -37,6 +37,9 @@ const gmai_kernels GMAI_K(kernels) = {
     .tile_softmax = GMAI_K(tile_softmax),
     .tile_backward = GMAI_K(tile_backward),
     .rotate = GMAI_K(rotate),
+    .scan_prepare = GMAI_K(scan_prepare),
+    .scan_forward = GMAI_K(scan_forward),
+    .scan_backward = GMAI_K(scan_backward),
     .flush_on = GMAI_K(flush_on),
     .flush_restore = GMAI_K(flush_restore),
 };

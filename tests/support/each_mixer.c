@@ -13,7 +13,8 @@ int tst_has(int slot) {
     return tst_slot_info(&d, slot) != NULL;
 }
 
-static int belongs(gma_mixer_kind kind, int slots) {
+/* Those with q k v that can be causal, and those of them that have a state (S, Z). */
+static int has_first(gma_mixer_kind kind, int slots) {
     gma_mixer *m = NULL;
     if (!gma_mixer_kind_name(kind))
         return 0;
@@ -28,12 +29,17 @@ static int belongs(gma_mixer_kind kind, int slots) {
     return causal;
 }
 
-static int for_each(const struct CMUnitTest *tests, size_t n, int slots, int at_least) {
+static int is_attention(gma_mixer_kind kind) { return has_first(kind, ALL); }
+static int is_linear(gma_mixer_kind kind) { return has_first(kind, LINEAR); }
+static int is_any(gma_mixer_kind kind) { return gma_mixer_kind_name(kind) != NULL; }
+
+static int for_each(int (*belongs)(gma_mixer_kind), const struct CMUnitTest *tests, size_t n, int at_least) {
     int failed = 0, mixers = 0;
     for (int kind = 1; kind < 100; kind++) {
-        if (!belongs((gma_mixer_kind)kind, slots))
+        if (!belongs((gma_mixer_kind)kind))
             continue;
         mixers++;
+        tst_mixer = (gma_mixer_kind)kind;
         failed += _cmocka_run_group_tests(gma_mixer_kind_name(tst_mixer), tests, n, NULL, NULL);
     }
     tst_mixer = GMA_MIXER_GMA;
@@ -42,5 +48,6 @@ static int for_each(const struct CMUnitTest *tests, size_t n, int slots, int at_
     return failed + (mixers < at_least);
 }
 
-int tst_for_mixers(const struct CMUnitTest *tests, size_t n) { return for_each(tests, n, ALL, 4); }
-int tst_for_linear_mixers(const struct CMUnitTest *tests, size_t n) { return for_each(tests, n, LINEAR, 3); }
+int tst_for_mixers(const struct CMUnitTest *tests, size_t n) { return for_each(is_attention, tests, n, 4); }
+int tst_for_linear_mixers(const struct CMUnitTest *tests, size_t n) { return for_each(is_linear, tests, n, 3); }
+int tst_for_every_mixer(const struct CMUnitTest *tests, size_t n) { return for_each(is_any, tests, n, 6); }
