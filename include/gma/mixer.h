@@ -33,6 +33,10 @@
  *
  * Two more are of another kind; their READMEs (src/mixers/<name>/) have the formulas in full:
  *
+ *   softmax     softmax attention: o_i = sum_j p_ij v_j, p = softmax over the keys that query i sees of
+ *               scale <rot(q_i), rot(k_j)>. It has the mask, packed sequences, grouped heads and alignment described below and
+ *               the options scale, window and rotary_base of the descriptor; no (S, Z), log_decay, components or eps. A logit
+ *               of -inf is a weight of 0.
  *   linformer   k' = proj_k k,  v' = proj_v v  along the sequence (P rows instead of Nk; P = components),
  *               o_i = softmax_p(scale q_i . k'_p) v'.  A masked key counts as a row of zeros. Bidirectional only;
  *               no packed sequences, no states, no steps: asked for, they are errors.

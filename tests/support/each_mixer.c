@@ -36,6 +36,7 @@ static int for_each(const struct CMUnitTest *tests, size_t n, int slots, int at_
         if (!belongs((gma_mixer_kind)kind, slots))
             continue;
         mixers++;
+        tst_mixer = (gma_mixer_kind)kind;
         failed += _cmocka_run_group_tests(gma_mixer_kind_name(tst_mixer), tests, n, NULL, NULL);
     }
     tst_mixer = GMA_MIXER_GMA;

@@ -275,7 +275,7 @@ tst_problem tst_problem_plain(const gma_mixer_desc *desc, const int64_t *cu) {
     tst_problem p;
     memset(&p, 0, sizeof p);
     p.desc = *desc;
-    p.out_state = tst_slot_info(desc, GMA_OUT_S) != NULL;
+    p.out_state = tst_slot_info(desc, GMA_OUT_S) || tst_slot_info(desc, GMA_OUT_H);
     add_required(&p, cu);
     const int64_t K = desc->components, R = desc->routing_dim;
     for (int64_t i = 0; i < p.in[GMA_MU].n; i++) {
