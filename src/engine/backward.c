@@ -20,7 +20,7 @@ typedef struct worker {
     gmai_keys keys;
     gmai_queries queries;
     gmai_levels grad; /* U on its levels */
-    gmai_levels state; /* S: only local and joined of it, the segment's base comes from forward */
+    gmai_levels state; /* S: only segment and local of it, the segment's base comes from forward */
     float *phis; /* phi_k of the chunks of a segment */
     unsigned char phis_finite[GMAI_MAX_SEGMENT / C];
     float *states; /* S at their starts, and at the segment's end */
@@ -30,17 +30,19 @@ typedef struct worker {
     float *dnt, *dntw; /* (ld, C): dn transposed, row D = e; the same times e^cs */
     float *dphi_q, *dphi_k; /* (kp, C) */
     float *dv, *dx;
+    float *group_sums; /* parameter sums of one group, where a bin holds those of several */
 } worker;
 
 static int64_t chunks_of(const gmai_plan *p) { return p->segment_len / C; }
 
-static void worker_take(const gmai_plan *p, gmai_bump *b, worker *w)
+static void worker_take(const gmai_plan *p, size_t sums_floats, gmai_bump *b, worker *w)
 {
     const size_t rows = (size_t)C * (size_t)p->ld, phi = (size_t)C * (size_t)p->kp;
     gmai_keys_take(p, b, &w->keys);
     gmai_queries_take(p, b, &w->queries);
     gmai_levels_take(p, b, &w->grad);
-    gmai_levels_take(p, b, &w->state);
+    memset(&w->state, 0, sizeof w->state);
+    w->state.local = gmai_take_floats(b, p->state_floats);
     w->phis = gmai_take_floats(b, (size_t)chunks_of(p) * phi);
     w->states = gmai_take_floats(b, (size_t)(chunks_of(p) + 1) * p->state_floats);
     w->pt = gmai_take_floats(b, (size_t)C * C);
@@ -57,17 +59,16 @@ static void worker_take(const gmai_plan *p, gmai_bump *b, worker *w)
     w->dphi_k = gmai_take_floats(b, phi);
     w->dv = gmai_take_floats(b, rows);
     w->dx = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
+    w->group_sums = gmai_take_floats(b, p->groups_wanted > 1 ? sums_floats : 0);
 }
 
-size_t gmai_backward_work(const gmai_plan *p)
+size_t gmai_backward_work(const gmai_plan *p, size_t sums_floats)
 {
     gmai_bump b = {NULL, 0};
     worker w;
-    worker_take(p, &b, &w);
+    worker_take(p, sums_floats, &b, &w);
     return b.used;
 }
-
-size_t gmai_backward_shared(const gmai_plan *p) { return gmai_groups_size(p); }
 
 /* ---- the upstream gradient of one chunk ------------------------------------------------------------------ */
 
@@ -361,34 +362,70 @@ static void segment_gradient_only(const gmai_call *c, worker *w, const gmai_sequ
     }
 }
 
+static float *bin_at(const gmai_call *c, int64_t h, int64_t bin)
+{
+    return c->sums + (size_t)(h * c->bins + bin) * c->sums_floats;
+}
+
 static float *bin_of(const gmai_call *c, const gmai_sequence *s, int64_t h, int64_t group)
 {
     const gmai_plan *p = c->plan;
-    /* With several groups a sequence each has a bin of its own; else bins are runs of sequences. */
-    const int64_t bin = p->groups_wanted > 1 ? s->first_group + group : (s - c->seq) * p->bins / p->sequences;
-    return c->sums + (size_t)(h * p->bins + bin) * c->sums_floats;
+    /* With several groups a sequence each has a bin of its own, or (serial) its sequence has; else bins are runs of
+     * sequences. */
+    if (p->groups_wanted <= 1) return bin_at(c, h, (s - c->seq) * p->bins / p->sequences);
+    return bin_at(c, h, c->serial ? s - c->seq : s->first_group + group);
+}
+
+/* Groups from the last to the first, then sequences from the first to the last: the same sums however bins are cut. */
+const float *gmai_engine_sums(const gmai_call *c, int64_t h)
+{
+    float *total = NULL;
+    if (c->plan->groups_wanted <= 1 || c->serial) {
+        total = bin_at(c, h, 0);
+        for (int64_t i = 1; i < c->bins; i++) c->kern->axpy(1.0f, bin_at(c, h, i), total, c->sums_floats);
+        return total;
+    }
+    for (int64_t i = 0; i < c->plan->sequences; i++) {
+        const gmai_sequence *s = &c->seq[i];
+        if (s->groups == 0) continue;
+        float *sum = bin_of(c, s, h, s->groups - 1);
+        for (int64_t g = s->groups - 2; g >= 0; g--) c->kern->axpy(1.0f, bin_of(c, s, h, g), sum, c->sums_floats);
+        if (total)
+            c->kern->axpy(1.0f, sum, total, c->sums_floats);
+        else
+            total = sum;
+    }
+    return total ? total : bin_at(c, h, 0);
 }
 
 static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t h, int64_t group, int whole)
 {
     int64_t begin, end;
+    float *bin = whole ? bin_of(c, s, h, group) : NULL, *sums = bin;
+    /* A bin of several groups: the last one, which comes first, straight into it. */
+    const int aside = whole && c->plan->groups_wanted > 1 && c->serial && group < s->groups - 1 && c->sums_floats > 0;
+    if (aside) {
+        sums = w->group_sums;
+        memset(sums, 0, c->sums_floats * sizeof(float));
+    }
     gmai_plan_group(s, group, &begin, &end);
     gmai_levels_start_group(c, &w->grad);
     for (int64_t i = end - 1; i >= begin; i--) {
         const gmai_segment g = gmai_plan_segment(c->plan, s, i);
         gmai_levels_start_segment(c, &w->grad);
         if (whole)
-            segment_backward(c, w, s, &g, h, bin_of(c, s, h, group));
+            segment_backward(c, w, s, &g, h, sums);
         else
             segment_gradient_only(c, w, s, &g, h);
         gmai_levels_end_segment(c, &w->grad);
     }
+    if (aside) c->kern->axpy(1.0f, sums, bin, c->sums_floats);
 }
 
 static void prepare(const gmai_call *c, char *work, worker *w)
 {
     gmai_bump b = {work, 0};
-    worker_take(c->plan, &b, w);
+    worker_take(c->plan, c->sums_floats, &b, w);
 }
 
 static void import_gradient(const gmai_call *c, const gmai_sequence *s, int64_t h, gmai_levels *l)

@@ -70,11 +70,17 @@ typedef struct gmai_plan {
     int64_t max_segments; /* over all sequences */
     int64_t groups_wanted; /* groups of a long sequence */
     int64_t max_groups; /* over all sequences */
-    int64_t bins; /* parameter-gradient buffers of a head */
+    int64_t bins; /* parameter-gradient buffers of a head, unless serial: see gmai_plan_bins */
     size_t state_floats; /* k * ld */
 } gmai_plan;
 
 void gmai_plan_make(const gma_mixer_desc *d, gmai_plan *p);
+
+/* 1: whole sequences keep so many threads busy, and no group is shared out. */
+int gmai_plan_serial(const gmai_plan *p, int threads);
+
+/* Parameter-gradient buffers of a head: one for each group that may run by itself, or run of sequences. */
+int64_t gmai_plan_bins(const gmai_plan *p, int threads);
 
 /* Fill the sequences of a call (p->sequences of them). Checks cu_seqlens. */
 gma_status gmai_plan_sequences(const gmai_plan *p, const gma_tensor *cu_seqlens, gmai_sequence *seq);
@@ -91,25 +97,27 @@ typedef struct gmai_call {
     size_t head_size; /* from head to head; 0: all share one */
     const gmai_args *a;
     const gmai_sequence *seq;
-    int threads;
+    int threads, serial; /* serial: by gmai_plan_serial */
     float *saved_state; /* (max_segments, H, k, ld), or NULL */
     float *saved_den; /* (B, Hq, Nq), or NULL */
     float *sums; /* backward: (H, bins, sums_floats) */
     size_t sums_floats;
+    int64_t bins; /* by gmai_plan_bins */
     char *shared, *work; /* scratch: group states; work of the threads */
     size_t work_size;
 } gmai_call;
 
 /* Bytes: shared by all threads, and of one thread. */
-size_t gmai_forward_shared(const gmai_plan *p);
+size_t gmai_engine_shared(const gmai_plan *p, int threads);
 size_t gmai_forward_work(const gmai_plan *p);
-size_t gmai_backward_shared(const gmai_plan *p);
-size_t gmai_backward_work(const gmai_plan *p);
+size_t gmai_backward_work(const gmai_plan *p, size_t sums_floats);
 size_t gmai_saved_size(const gmai_plan *p);
 void gmai_saved_split(const gmai_plan *p, void *saved, float **state, float **den);
 
 void gmai_engine_forward(const gmai_call *c);
 void gmai_engine_backward(const gmai_call *c);
+/* After it: the parameter sums of head h, all bins in one. */
+const float *gmai_engine_sums(const gmai_call *c, int64_t h);
 
 /* A bump allocator that also measures: with base NULL it only counts. */
 typedef struct gmai_bump {

@@ -187,8 +187,6 @@ static void whole_sequence(const gmai_call *c, char *work, int64_t unit)
 
 /* ---- three phases, where there are more threads than heads ------------------------------------------------ */
 
-size_t gmai_forward_shared(const gmai_plan *p) { return gmai_groups_size(p); }
-
 static void phase_mids(const gmai_call *c, char *work, int64_t unit)
 {
     const gmai_plan *p = c->plan;

@@ -24,12 +24,7 @@ void gmai_parallel(const gmai_call *c, int64_t units, void (*f)(const gmai_call 
     }
 }
 
-int gmai_serial(const gmai_call *c)
-{
-    const int64_t units = c->plan->sequences * c->plan->h;
-    return c->threads <= 1 || c->plan->groups_wanted <= 1 || units % c->threads == 0 || units >= 4 * c->threads ||
-           gmai_group_count(c) <= c->plan->sequences;
-}
+int gmai_serial(const gmai_call *c) { return c->serial || gmai_group_count(c) <= c->plan->sequences; }
 
 int64_t gmai_group_count(const gmai_call *c)
 {
@@ -53,9 +48,9 @@ gmai_group_at gmai_group_of(const gmai_call *c, int64_t unit)
 /* A record: hi, lo, decay. */
 static size_t record_size(const gmai_plan *p) { return 2 * p->state_floats * sizeof(float) + 64; }
 
-size_t gmai_groups_size(const gmai_plan *p)
+size_t gmai_engine_shared(const gmai_plan *p, int threads)
 {
-    return p->groups_wanted > 1 ? (size_t)(p->max_groups * p->h) * record_size(p) : 0;
+    return gmai_plan_serial(p, threads) ? 0 : (size_t)(p->max_groups * p->h) * record_size(p);
 }
 
 static float *record(const gmai_call *c, const gmai_sequence *s, int64_t h, int64_t group, gmai_decay **decay)

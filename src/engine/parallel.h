@@ -21,8 +21,7 @@ typedef struct gmai_group_at {
 
 gmai_group_at gmai_group_of(const gmai_call *c, int64_t unit);
 
-/* The shared store: a two-float state and a decay for each group and head. */
-size_t gmai_groups_size(const gmai_plan *p);
+/* The shared store (gmai_engine_shared): a two-float state and a decay for each group and head. */
 void gmai_group_store(const gmai_call *c, const gmai_group_at *at, const float *hi, const float *lo, gmai_decay decay);
 void gmai_group_load(const gmai_call *c, const gmai_group_at *at, float *hi, float *lo);
 /* Put l's base into the store and add the mid that was there to it: base <- base x decay + mid. */

@@ -5,6 +5,13 @@ static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* Tokens of the two parts of a sequence. */
+static void split(const gmai_plan *p, int64_t nq, int64_t nk, int64_t *head, int64_t *tail)
+{
+    *tail = p->causal ? min64(nq, nk) : nq;
+    *head = p->causal ? max64(nq, nk) - *tail : nk;
+}
+
 void gmai_plan_make(const gma_mixer_desc *d, gmai_plan *p)
 {
     p->rows = d->batch;
@@ -25,16 +32,28 @@ void gmai_plan_make(const gma_mixer_desc *d, gmai_plan *p)
     p->sequences = p->packed ? d->segments : d->batch;
     p->state_floats = (size_t)p->k * (size_t)p->ld;
     /* One saved state of K (D + 1) floats a segment: longer segments where K is large keep that below the input's size. */
-    p->segment_len = p->k <= 128 ? 256 : p->k <= 256 ? 512 : GMAI_MAX_SEGMENT;
-    /* An empty packed sequence has no segment; a sequence of two parts may have one ragged segment more. */
-    const int64_t tokens = p->causal ? max64(p->nq, p->nk) : p->nq + p->nk;
-    p->max_segments = p->packed ? tokens / p->segment_len + 2 * p->sequences
-                                : p->rows * (tokens / p->segment_len + 2);
+    p->segment_len = p->k <= 256 ? 512 : GMAI_MAX_SEGMENT;
+    /* Packed: an empty sequence has no segment; each may end in a ragged one, of each of its parts. */
+    int64_t head, tail;
+    split(p, p->nq, p->nk, &head, &tail);
+    p->max_segments = p->packed ? (head + tail) / p->segment_len + (p->causal ? 1 : 2) * p->sequences
+                                : p->rows * (ceil_div(head, p->segment_len) + ceil_div(tail, p->segment_len));
     /* About 32 independent pieces of work when B x H alone does not give them. */
     const int64_t units = max64(1, p->sequences * p->h);
     p->groups_wanted = units >= 32 ? 1 : min64(16, ceil_div(32, units));
     p->max_groups = min64(p->max_segments, p->sequences * p->groups_wanted);
     p->bins = max64(1, p->groups_wanted > 1 ? p->max_groups : min64(p->sequences, 16));
+}
+
+int gmai_plan_serial(const gmai_plan *p, int threads)
+{
+    const int64_t units = p->sequences * p->h;
+    return threads <= 1 || p->groups_wanted <= 1 || units % threads == 0 || units >= 4 * threads;
+}
+
+int64_t gmai_plan_bins(const gmai_plan *p, int threads)
+{
+    return p->groups_wanted > 1 && gmai_plan_serial(p, threads) ? max64(1, p->sequences) : p->bins;
 }
 
 static int64_t read_offset(const gma_tensor *t, int64_t i)
@@ -68,13 +87,7 @@ gma_status gmai_plan_sequences(const gmai_plan *p, const gma_tensor *cu, gmai_se
             q->nq = p->nq;
             q->nk = p->nk;
         }
-        if (p->causal) {
-            q->tail_len = min64(q->nq, q->nk);
-            q->head_len = max64(q->nq, q->nk) - q->tail_len;
-        } else {
-            q->head_len = q->nk;
-            q->tail_len = q->nq;
-        }
+        split(p, q->nq, q->nk, &q->head_len, &q->tail_len);
         q->head_segments = ceil_div(q->head_len, p->segment_len);
         q->segments = q->head_segments + ceil_div(q->tail_len, p->segment_len);
         q->first_segment = segment;

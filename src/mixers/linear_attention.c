@@ -11,6 +11,7 @@ typedef struct layout {
     char *heads, *shared, *work;
     float *sums;
     size_t work_size, head_size, sums_floats;
+    int64_t bins;
 } layout;
 
 static size_t head_size(const gma_mixer *m)
@@ -26,9 +27,10 @@ static void take_layout(const gma_mixer *m, const gmai_plan *p, gmai_bump *b, in
     l->sums_floats = la->sums_floats ? la->sums_floats(&m->d) : 0;
     l->seq = gmai_take(b, (size_t)p->sequences * sizeof(gmai_sequence));
     l->heads = gmai_take(b, (la->one_head ? 1 : (size_t)p->h) * l->head_size);
-    l->shared = gmai_take(b, backward ? gmai_backward_shared(p) : gmai_forward_shared(p));
-    l->sums = backward ? gmai_take_floats(b, (size_t)(p->h * p->bins) * l->sums_floats) : NULL;
-    l->work_size = backward ? gmai_backward_work(p) : gmai_forward_work(p);
+    l->shared = gmai_take(b, gmai_engine_shared(p, threads));
+    l->bins = gmai_plan_bins(p, threads);
+    l->sums = backward ? gmai_take_floats(b, (size_t)(p->h * l->bins) * l->sums_floats) : NULL;
+    l->work_size = backward ? gmai_backward_work(p, l->sums_floats) : gmai_forward_work(p);
     l->work = gmai_take(b, (size_t)threads * l->work_size);
 }
 
@@ -105,6 +107,8 @@ static gma_status start(const gma_mixer *m, const gmai_args *a, const gma_exec *
     c->a = a;
     c->seq = l.seq;
     c->threads = threads;
+    c->serial = gmai_plan_serial(p, threads);
+    c->bins = l.bins;
     c->sums = l.sums;
     c->sums_floats = l.sums_floats;
     c->shared = l.shared;
@@ -130,12 +134,9 @@ gma_status gmai_la_backward(const gma_mixer *m, const gmai_args *a, const gma_ex
     gmai_call c;
     const gma_status s = start(m, a, x, 1, &p, &c);
     if (s != GMA_OK) return s;
-    if (c.sums_floats) memset(c.sums, 0, (size_t)(p.h * p.bins) * c.sums_floats * sizeof(float));
+    if (c.sums_floats) memset(c.sums, 0, (size_t)(p.h * c.bins) * c.sums_floats * sizeof(float));
     gmai_engine_backward(&c);
-    for (int64_t h = 0; h < p.h && c.sums_floats; h++) {
-        float *sums = c.sums + (size_t)(h * p.bins) * c.sums_floats;
-        for (int64_t i = 1; i < p.bins; i++) m->kern->axpy(1.0f, sums + (size_t)i * c.sums_floats, sums, c.sums_floats);
-        m->ops->linear_attention->finish(c.heads + (size_t)h * c.head_size, sums, h, a);
-    }
+    for (int64_t h = 0; h < p.h && c.sums_floats; h++)
+        m->ops->linear_attention->finish(c.heads + (size_t)h * c.head_size, gmai_engine_sums(&c, h), h, a);
     return GMA_OK;
 }

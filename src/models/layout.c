@@ -39,9 +39,9 @@ static gmal_init init_of(int32_t slot) {
     switch (slot) {
     case GMA_MU: return GMAL_INIT_NORMAL;
     case GMA_FEATURES: return GMAL_INIT_FEATURES;
-    case GMAL_SSM_A: return GMAL_INIT_LOG_COUNT;
-    case GMAL_SSM_D: return GMAL_INIT_ONE;
-    case GMAL_DELTA_BIAS: return GMAL_INIT_DELTA;
+    case GMA_SSM_A: return GMAL_INIT_LOG_COUNT;
+    case GMA_SSM_D: return GMAL_INIT_ONE;
+    case GMA_DELTA_BIAS: return GMAL_INIT_DELTA;
     default: return GMAL_INIT_ZERO;
     }
 }
@@ -61,7 +61,7 @@ static gma_status add_slots(gmal_layout *l, int64_t i, gmal_sub *m) {
         if (rank > 3 || m->slots == GMAL_MIXER_PARAMS)
             return gma_fail(GMA_ERR_UNSUPPORTED, "the mixer %s has more parameters than a layer knows",
                             gma_mixer_kind_name((gma_mixer_kind)m->spec.mixer));
-        const int log_negative = rows[j].slot == GMAL_SSM_A;
+        const int log_negative = rows[j].slot == GMA_SSM_A;
         snprintf(name, sizeof name, "mixer.%s%s", gma_slot_name(rows[j].slot), log_negative ? "_log" : "");
         gmal_slot_param *p = &m->slot[m->slots++];
         p->slot = rows[j].slot;
@@ -93,7 +93,7 @@ static gma_status add_mamba(gmal_layout *l, int64_t i, gmal_sub *m) {
 static gma_status add_mixer(gmal_layout *l, int64_t i, gmal_sub *m) {
     const gma_lm_config *c = &l->c;
     const int64_t w = c->width, taps = m->spec.conv;
-    if (m->spec.mixer == GMAL_MIXER_MAMBA)
+    if (m->spec.mixer == GMA_MIXER_MAMBA)
         return add_mamba(l, i, m);
     m->q = c->heads * c->routing_dim;
     m->k = c->kv_heads * c->routing_dim;

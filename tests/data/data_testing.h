@@ -1,0 +1,105 @@
+/* A folder for files, and what stands in one. */
+#ifndef GMA_TESTS_DATA_TESTING_H
+#define GMA_TESTS_DATA_TESTING_H
+
+#define _POSIX_C_SOURCE 200809L
+
+#include "support/check.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gma/data.h"
+
+static char folder[64];
+
+static inline int make_folder(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/gma-test-data-XXXXXX");
+    return mkdtemp(folder) == NULL;
+}
+
+static inline int remove_folder(void **state) {
+    char command[100];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    return system(command) != 0;
+}
+
+/* The path of `name` in the folder; 64 results live at a time. */
+static inline char *at(const char *name) {
+    static char paths[64][200];
+    static int next;
+    char *path = paths[next++ % 64];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static inline char *put_file(const char *name, const void *data, size_t n) {
+    char *path = at(name);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    fclose(f);
+    return path;
+}
+
+static inline char *put_text(const char *name, const char *text) { return put_file(name, text, strlen(text)); }
+
+/* The whole file, malloc'ed and terminated. */
+static inline char *get_file(const char *path, size_t *n) {
+    FILE *f = fopen(path, "rb");
+    if (f == NULL) tst_fail("%s cannot be opened", path);
+    fseek(f, 0, SEEK_END);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    char *data = malloc(*n + 1);
+    assert_non_null(data);
+    assert_int_equal(fread(data, 1, *n, f), *n);
+    data[*n] = 0;
+    fclose(f);
+    return data;
+}
+
+static inline int entries(const char *path) {
+    DIR *dir = opendir(path);
+    int count = 0;
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) count += e->d_name[0] != '.' || strlen(e->d_name) > 2;
+    closedir(dir);
+    return count;
+}
+
+static inline gma_token_info info_of(const gma_token_file *f) {
+    gma_token_info info = {.struct_size = sizeof info};
+    TST_OK(gma_token_file_info(f, &info));
+    return info;
+}
+
+/* The folder of data that may not be part of the sources (GPT-2's vocabulary, ListOps files of others), from the environment
+ * variable GMA_DATA. Without it a test that needs one is skipped and says so. */
+static inline const char *outside(const char *name) {
+    static char path[600];
+    const char *data = getenv("GMA_DATA");
+    snprintf(path, sizeof path, "%s/%s", data ? data : "", name);
+    if (data && access(path, R_OK) == 0) return path;
+    print_message("skipped: needs %s of the folder that GMA_DATA names (%s)\n", name, data ? data : "not set");
+    skip();
+    return NULL;
+}
+
+static inline int has_bpe(void) {
+    gma_tokenizer *t;
+    const char *file = put_text("bpe-probe", "ab");
+    const gma_status s = gma_tokenizer_learn(GMA_TOKENIZER_BPE, &file, 1, 257, 1, &t);
+    gma_tokenizer_destroy(t);
+    if (s != GMA_ERR_UNSUPPORTED) return 1;
+    print_message("skipped: %s\n", gma_last_error());
+    skip();
+    return 0;
+}
+
+#endif

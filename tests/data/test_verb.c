@@ -1,0 +1,182 @@
+#define _POSIX_C_SOURCE 200809L
+/* gma data as a user runs it. */
+#include "cli/cli_testing.h"
+
+#include <sys/resource.h>
+
+static int make_text(void **state) {
+    if (make_cli_folder(state)) return 1;
+    FILE *f = fopen(in_cli_folder("text"), "wb");
+    for (int i = 0; i < 3000; i++) fprintf(f, "the cat %d sat on the mat\n", i * i % 97);
+    return fclose(f);
+}
+
+static void put(const char *name, const char *text) {
+    FILE *f = fopen(in_cli_folder(name), "wb");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void assert_same(const char *a, const char *b) {
+    char command[700];
+    snprintf(command, sizeof command, "cmp '%s' '%s'", in_cli_folder(a), in_cli_folder(b));
+    assert_int_equal(system(command), 0);
+}
+
+static void test_help(void **state) {
+    (void)state;
+    static const char *const works[] = {"learn", "encode", "decode", "info", "listops", "imdb", "mqar"};
+    CLI("data", "--help");
+    assert_success();
+    for (size_t i = 0; i < sizeof works / sizeof works[0]; i++) {
+        CLI("data", "--help");
+        assert_prints(works[i]);
+        CLI("data", works[i], "--help");
+        assert_success();
+        assert_prints("Usage: gma data ");
+    }
+    CLI("data");
+    assert_complaint(2, "expects what to do");
+    CLI("data", "frob");
+    assert_complaint(2, "\"frob\"");
+    CLI("data", "--frob");
+    assert_complaint(2, "no option --frob");
+}
+
+static void test_text(void **state) {
+    (void)state;
+    CLI("data", "encode", "text", "bytes.tokens");
+    assert_success();
+    assert_prints("tokenizer     bytes, vocabulary 256");
+    CLI("data", "encode", "text", "words.tokens", "--tokenizer", "words", "--json");
+    assert_success();
+    assert_prints("\"tokenizer\": \"words\"");
+    assert_prints("\"text_lines\": 3000");
+    assert_prints("\"text_words\": 21000");
+    assert_prints("\"tokens\": 24000");
+    CLI("data", "encode", "text", "again.tokens", "--vocab", "words.tokens");
+    assert_success();
+    assert_same("words.tokens", "again.tokens");
+    CLI("data", "info", "words.tokens", "--json");
+    assert_success();
+    assert_prints("\"layout\": \"stream\"");
+    CLI("data", "decode", "bytes.tokens", "bytes.text");
+    assert_success();
+    assert_same("text", "bytes.text");
+    CLI("data", "learn", "text", "--out", "vocab", "--tokenizer", "words", "--vocab-size", "10");
+    assert_success();
+    assert_prints("words, vocabulary 10");
+    CLI("data", "encode", "text", "few.tokens", "--vocab", "vocab");
+    assert_success();
+    /* Wrong. */
+    CLI("data", "encode", "text", "x", "--tokenizer", "bpe");
+    assert_complaint(2, "bpe needs --vocab");
+    CLI("data", "learn", "text", "--out", "v");
+    assert_complaint(2, "--vocab-size N is needed");
+    CLI("data", "learn", "text", "--tokenizer", "words");
+    assert_complaint(2, "--out DIR is needed");
+    CLI("data", "encode", "text", "x", "--vocab", "vocab", "--tokenizer", "bpe");
+    assert_complaint(1, "vocab: holds a tokenizer of kind words, not bpe");
+    CLI("data", "encode", "text", "x", "--vocab", "vocab", "--vocab-size", "5");
+    assert_complaint(2, "--vocab is learned already");
+    CLI("data", "encode", "none", "x");
+    assert_complaint(1, "none: cannot be opened");
+    CLI("data", "encode", "text", "nowhere/x");
+    assert_complaint(1, "nowhere/x: cannot write");
+    CLI("data", "info", "text");
+    assert_complaint(1, "text: is not a token file");
+    CLI("data", "decode", "text", "x");
+    assert_complaint(1, "text: is not a token file");
+    char command[600];
+    snprintf(command, sizeof command, "head -c 10000 '%s' > '%s'", in_cli_folder("bytes.tokens"), in_cli_folder("damaged"));
+    assert_int_equal(system(command), 0);
+    CLI("data", "info", "damaged");
+    assert_complaint(1, "damaged: ");
+    assert_int_not_equal(access(in_cli_folder("x"), F_OK), 0);
+}
+
+static void test_bpe(void **state) {
+    (void)state;
+    CLI("data", "learn", "text", "--out", "bpe", "--vocab-size", "280");
+    if (cli.code == 1 && strstr(cli.err, "PCRE2")) {
+        print_message("skipped: %s", cli.err);
+        skip();
+    }
+    assert_success();
+    assert_prints("bpe, vocabulary 280");
+    CLI("data", "encode", "text", "bpe.tokens", "--vocab", "bpe");
+    assert_success();
+    CLI("data", "encode", "text", "bpe2.tokens", "--tokenizer", "bpe", "--vocab-size", "280");
+    assert_success();
+    assert_same("bpe.tokens", "bpe2.tokens");
+    CLI("data", "decode", "bpe.tokens", "bpe.text");
+    assert_success();
+    assert_same("text", "bpe.text");
+    CLI("data", "learn", "text", "--out", "bpe9", "--vocab-size", "9000");
+    assert_complaint(1, "not of 9000");
+    assert_int_not_equal(access(in_cli_folder("bpe9"), F_OK), 0);
+}
+
+static void test_sets(void **state) {
+    (void)state;
+    CLI("data", "listops", "lo", "--train", "3", "--val", "1", "--test", "1", "--tsv", "--seed", "7");
+    assert_success();
+    CLI("data", "listops", "--from", "lo/basic_train.tsv", "back.tokens");
+    assert_success();
+    CLI("data", "info", "back.tokens");
+    assert_success();
+    assert_prints("sequences     3, the longest");
+    assert_prints("classes       10");
+    put("bad.tsv", "Source\tTarget\r\n( ( ( [MAX 1 ) 2 ) ] )\t2\r\n( ( ( [MAX 1 ) 2 ) ] )\t3\r\n");
+    CLI("data", "listops", "--from", "bad.tsv", "x");
+    assert_complaint(1, "bad.tsv: line 3: its label is 3, its value 2");
+    CLI("data", "listops", "--from", "bad.tsv", "x", "--train", "4");
+    assert_complaint(2, "--from generates nothing");
+    put("train.tsv", "0\ta\tbad\n1\tb\tgood\n0\tc\tbad\n1\td\tgood\n");
+    put("test.tsv", "1\te\tgood\n7\tf\tbad\n");
+    CLI("data", "imdb", ".", "im", "--held-out", "0.5");
+    assert_complaint(1, "./test.tsv: line 2: label \"7\"");
+    assert_int_not_equal(access(in_cli_folder("im"), F_OK), 0);
+    put("test.tsv", "1\te\tgood\n");
+    CLI("data", "imdb", ".", "im", "--held-out", "0.5");
+    assert_success();
+    CLI("data", "info", "im/val.tokens");
+    assert_prints("sequences     2, the longest 4 tokens");
+    CLI("data", "mqar", "m.tokens", "--sequences", "5", "--pairs", "2", "--length", "12", "--vocab-size", "20", "--zeros");
+    assert_success();
+    CLI("data", "info", "m.tokens");
+    assert_prints("sequences with targets");
+    CLI("data", "decode", "m.tokens", "x");
+    assert_complaint(1, "stand for no text");
+    CLI("data", "mqar", "x", "--length", "13");
+    assert_complaint(1, "length must be even");
+    assert_int_not_equal(access(in_cli_folder("x"), F_OK), 0);
+}
+
+/* A disk that is full leaves the old file, and nothing else. */
+static void small_files(void) { setrlimit(RLIMIT_FSIZE, &(struct rlimit){20000, 20000}); }
+
+static void test_full_disk(void **state) {
+    (void)state;
+    put("old", "old");
+    const int before = cli_entries();
+    cli_prepare = small_files;
+    CLI("data", "encode", "text", "old");
+    cli_prepare = NULL;
+    assert_complaint(1, "old: cannot write");
+    assert_int_equal(cli_entries(), before);
+    char text[10];
+    FILE *f = fopen(in_cli_folder("old"), "rb");
+    assert_non_null(f);
+    assert_string_equal(fgets(text, sizeof text, f), "old");
+    fclose(f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_help), cmocka_unit_test(test_text), cmocka_unit_test(test_bpe),
+        cmocka_unit_test(test_sets), cmocka_unit_test(test_full_disk),
+    };
+    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+}
