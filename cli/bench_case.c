@@ -1,6 +1,7 @@
 /* The tensors of a measurement, made from the mixer's own table of slots, and the call that is timed. */
 #include "cli/bench.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,8 @@ gma_status bench_allocate(size_t bytes, void **out) {
     memset(*out, 0, (bytes + 63) / 64 * 64); /* also makes the pages: they must not be made while the clock runs */
     return GMA_OK;
 }
+
+enum { MAMBA_STATES = 16 };
 
 /* Nearly normal, variance 1, the same on every machine. */
 static float draw(uint64_t *seed) {
@@ -44,6 +47,13 @@ static float value_of(int32_t slot, const bench_shape *s, uint64_t *seed) {
         return (float)s->length / (float)s->components;
     case GMA_STATE_S:
         return (float)s->length / (float)s->components * 0.1f * x;
+    case GMA_DELTA:
+        return -4.0f + x; /* steps near 0.02, as a trained model starts with */
+    case GMA_PROJ_K:
+    case GMA_PROJ_V:
+        return x / sqrtf((float)s->length);
+    case GMA_SSM_A:
+        return -1.0f - 4.0f * positive;
     default:
         return x;
     }
@@ -63,7 +73,10 @@ static int64_t extent_of(char letter, const bench_shape *s) {
         return s->pass == BENCH_DECODE ? 1 : s->length;
     case 'K':
     case 'M':
+    case 'P':
         return s->components;
+    case 'E':
+        return s->heads * s->dim;
     case 'R':
     case 'D':
         return s->dim;
@@ -88,7 +101,7 @@ static int counts_components(gma_mixer_kind kind) {
     int count = 0;
     const gma_slot_info *info = gma_mixer_slots(kind, &count);
     for (int i = 0; i < count; i++) {
-        if (strpbrk(info[i].dims, "KM") != NULL) {
+        if (strpbrk(info[i].dims, "KMP") != NULL) {
             return 1;
         }
     }
@@ -97,9 +110,10 @@ static int counts_components(gma_mixer_kind kind) {
 
 static gma_status make(const gma_slot_info *info, const bench_shape *s, uint64_t seed, int fill, gma_tensor *out) {
     int64_t n[GMA_MAX_RANK] = {1, 1, 1, 1}, count = 1;
-    const int rank = (int)strlen(info->dims);
+    const char *dims = gma_slot_dims(info, -1);
+    const int rank = (int)strlen(dims);
     for (int i = 0; i < rank && i < GMA_MAX_RANK; i++) {
-        n[i] = extent_of(info->dims[i], s);
+        n[i] = extent_of(dims[i], s);
         if (n[i] < 0 || (n[i] > 0 && count > (int64_t)1 << 40) || (count *= n[i]) > (int64_t)1 << 40) {
             return gma_fail(GMA_ERR_OUT_OF_MEMORY, "%s would have more than 2^40 elements", gma_slot_name(info->slot));
         }
@@ -119,6 +133,9 @@ static gma_status make(const gma_slot_info *info, const bench_shape *s, uint64_t
         }
     }
     *out = gma_tensor_of(data, dtype, rank, n[0], n[1], n[2], n[3]);
+    if (info->slot == GMA_FEATURES && fill && count > 0) {
+        return gma_performer_features(1, n[0], n[1], data);
+    }
     return GMA_OK;
 }
 
@@ -130,6 +147,7 @@ static int wanted(const gma_slot_info *info, const bench_shape *s) {
         return s->scale;
     case GMA_STATE_S:
     case GMA_STATE_Z:
+    case GMA_STATE_H:
         return s->pass == BENCH_DECODE;
     default:
         return info->required;
@@ -177,7 +195,8 @@ static int decode_args(const bench_case *c, int prepare, gma_arg *args) {
     for (int i = 0; i < c->forward_count; i++) {
         for (int j = 0; j < slots; j++) {
             if (info[j].slot == c->forward[i].slot) {
-                const int is_state = info[j].slot == GMA_STATE_S || info[j].slot == GMA_STATE_Z;
+                const int32_t slot = info[j].slot;
+                const int is_state = slot == GMA_STATE_S || slot == GMA_STATE_Z || slot == GMA_STATE_H;
                 if ((info[j].role == GMA_ROLE_PARAM || is_state) == prepare) {
                     args[count++] = c->forward[i];
                 }
@@ -219,13 +238,16 @@ gma_status bench_case_open(bench_case *c, const bench_shape *shape) {
         return status;
     }
     d.isa = (int32_t)shape->isa;
-    d.causal = shape->causal || shape->pass == BENCH_DECODE;
+    d.causal |= shape->causal || shape->pass == BENCH_DECODE;
     d.batch = shape->batch;
     d.heads = shape->heads;
     d.kv_heads = shape->kv_heads;
     d.q_len = d.k_len = shape->pass == BENCH_DECODE ? 1 : shape->length;
     d.routing_dim = d.value_dim = shape->dim;
-    if (!counts_components(shape->kind)) {
+    if (has_slot(shape->kind, GMA_SSM_A)) {
+        c->shape.components = MAMBA_STATES;
+        d.kv_heads = d.heads; /* channels are not grouped */
+    } else if (!counts_components(shape->kind)) {
         c->shape.components = shape->dim; /* one feature an input; --components has no meaning here */
     }
     d.components = c->shape.components;
@@ -275,12 +297,32 @@ const gma_tensor *bench_case_find(const bench_case *c, int32_t slot) {
 
 size_t bench_case_workspace(const bench_case *c) { return c->exec.scratch_bytes + c->exec.saved_bytes + c->state_bytes; }
 
+/* mamba, for each channel and state: delta A, delta u B, the recurrence and C h (2 each) forward, exp not counted; the
+ * recurrence again and its eight products backward. */
+static double scan_flops(const bench_shape *s) {
+    const double tokens = (double)s->batch * (s->pass == BENCH_DECODE ? 1.0 : (double)s->length);
+    return tokens * (double)(s->heads * s->dim) * MAMBA_STATES * (s->pass == BENCH_FORWARD_BACKWARD ? 6 + 20 : 6);
+}
+
+/* linformer: k' and v' (2PR + 2PD a key), logits and o (as much a query); backward the same twice more, and logits again. */
+static double projection_flops(const bench_shape *s) {
+    const double tokens = (double)s->batch * (double)s->length, pd = (double)s->components * (double)s->dim;
+    const int backward = s->pass == BENCH_FORWARD_BACKWARD;
+    return tokens * ((double)s->kv_heads * (backward ? 12 : 4) * pd + (double)s->heads * (backward ? 14 : 4) * pd);
+}
+
 /* Useful work of a token, K components, widths R and D; half of the logits belongs to the query, half to the key.
  *   forward    query 4KR + 2KD    key 4KR + 2KD     logits: 2 FMA a term; reading S, writing S
  *   backward   query 12KR + 4KD   key 12KR + 6KD    logits again, dx, parameters; five products with the state
  * performer: one product where GMA has two (2KR), in backward that and dx; linear: K = R and no product.
  * What a chunk needs within itself, exp, and packing are not counted: they are how, not what. */
 double bench_useful_flops(const bench_shape *s) {
+    if (has_slot(s->kind, GMA_SSM_A)) {
+        return scan_flops(s);
+    }
+    if (has_slot(s->kind, GMA_PROJ_K)) {
+        return projection_flops(s);
+    }
     const int mixture = has_slot(s->kind, GMA_MU), products = has_slot(s->kind, GMA_FEATURES);
     const double features = (double)(counts_components(s->kind) ? s->components : s->dim);
     const double kd = features * (double)s->dim, kr = kd;

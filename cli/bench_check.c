@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { TOKENS = 70 }; /* one whole chunk and a rest */
 
@@ -38,6 +39,28 @@ static gma_status compare(int32_t slot, const gma_tensor *got, const gma_tensor 
     return GMA_OK;
 }
 
+static const gma_slot_info *info_of(const bench_case *c, int32_t slot) {
+    int count;
+    const gma_slot_info *info = gma_mixer_slots(c->shape.kind, &count);
+    for (int i = 0; i < count; i++) {
+        if (info[i].slot == slot) {
+            return &info[i];
+        }
+    }
+    return NULL;
+}
+
+static int is_output(const bench_case *c, int32_t slot) {
+    const gma_slot_info *info = info_of(c, slot);
+    return info != NULL && info->role == GMA_ROLE_OUTPUT;
+}
+
+/* The dimension that counts tokens, -1 where there is none. */
+static int token_dim(const bench_case *c, int32_t slot) {
+    const char *dims = info_of(c, slot)->dims, *at = strpbrk(dims, "qk");
+    return at != NULL ? (int)(at - dims) : -1;
+}
+
 /* The results of the definition for the tensors of `c`, in f64, in the order of c->backward. */
 static gma_status define(const bench_case *c, gma_arg *args, int *count) {
     gma_status status = GMA_OK;
@@ -45,7 +68,7 @@ static gma_status define(const bench_case *c, gma_arg *args, int *count) {
     for (int i = 0; i < c->backward_count && status == GMA_OK; i++) {
         gma_arg a = c->backward[i];
         const int is_grad = (a.slot & GMA_GRAD_BIT) != 0;
-        if (a.slot == GMA_O || (is_grad && a.slot != GMA_GRAD(GMA_O))) {
+        if (is_output(c, a.slot) || (is_grad && !is_output(c, a.slot & ~GMA_GRAD_BIT))) {
             const gma_tensor *t = &c->backward[i].tensor;
             void *data;
             status = bench_allocate((size_t)count_of(t) * sizeof(double), &data);
@@ -73,10 +96,10 @@ static gma_status run_steps(bench_case *c) {
         return status;
     }
     for (int i = 0; i < c->forward_count; i++) {
-        const int32_t slot = c->forward[i].slot;
-        if (slot == GMA_Q || slot == GMA_K || slot == GMA_V || slot == GMA_LOG_DECAY || slot == GMA_O) {
+        const int at = token_dim(c, c->forward[i].slot);
+        if (at >= 0) {
             step[stepped] = c->forward[i];
-            step[stepped++].tensor.shape[2] = 1;
+            step[stepped++].tensor.shape[at] = 1;
         } else {
             prepare[prepared++] = c->forward[i];
         }
@@ -86,7 +109,8 @@ static gma_status run_steps(bench_case *c) {
         status = gma_mixer_step(c->mixer, step, stepped, state, c->shape.threads);
         for (int i = 0; i < stepped; i++) {
             gma_tensor *x = &step[i].tensor;
-            x->data = (char *)x->data + (size_t)x->stride[2] * gma_dtype_size((gma_dtype)x->dtype);
+            const int64_t stride = x->stride[token_dim(c, step[i].slot)];
+            x->data = (char *)x->data + (size_t)stride * gma_dtype_size((gma_dtype)x->dtype);
         }
     }
     free(state);

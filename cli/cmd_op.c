@@ -29,7 +29,8 @@ static int collect(const op_file *f, int backward, gma_arg *args) {
     for (int i = 0; i < f->count; i++) {
         int32_t slot = f->tensor[i].slot;
         int is_grad = (slot & GMA_GRAD_BIT) != 0;
-        if (slot != 0 && (backward ? slot != GMA_OUT_S && slot != GMA_OUT_Z : !is_grad)) {
+        int is_out_state = slot == GMA_OUT_S || slot == GMA_OUT_Z || slot == GMA_OUT_H;
+        if (slot != 0 && (backward ? !is_out_state : !is_grad)) {
             args[count++] = (gma_arg){slot, f->tensor[i].tensor};
         }
     }
@@ -192,7 +193,9 @@ int gma_cmd_op(int argc, char **argv) {
                  "or I64), and the metadata strings causal (\"0\", the default, or \"1\"), eps (1e-6), eps_sigma\n"
                  "(1e-4). Anything else in it is ignored. Shapes: include/gma/mixer.h. IN may be OUT: it is replaced.\n"
                  "OUT gets o, out_S, out_Z and what the options add. That is for gma; linear needs no\n"
-                 "parameters (states have R rows), performer needs features (M,R) (states have M rows).",
+                 "parameters (states have R rows), performer needs features (M,R) (states have M rows).\n"
+                 "mamba: u delta A B C D delta_bias and, where wanted, state_h cu_seqlens grad_y grad_out_h; gives y\n"
+                 "and out_h. linformer: q k v proj_k proj_v (P,Nk) or (H,P,Nk) and, where wanted, key_mask grad_o.",
     };
     const char *operands[2];
     int count;

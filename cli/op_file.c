@@ -12,8 +12,9 @@ static const struct {
     {'B', offsetof(gma_mixer_desc, batch)},       {'h', offsetof(gma_mixer_desc, heads)},
     {'H', offsetof(gma_mixer_desc, kv_heads)},    {'q', offsetof(gma_mixer_desc, q_len)},
     {'k', offsetof(gma_mixer_desc, k_len)},       {'K', offsetof(gma_mixer_desc, components)},
-    {'M', offsetof(gma_mixer_desc, components)},
+    {'M', offsetof(gma_mixer_desc, components)}, {'P', offsetof(gma_mixer_desc, components)},
     {'R', offsetof(gma_mixer_desc, routing_dim)}, {'D', offsetof(gma_mixer_desc, value_dim)},
+    {'E', offsetof(gma_mixer_desc, value_dim)}, /* of one head: op_open sets heads */
 };
 
 static int takes(const gma_slot_info *s, gma_dtype dtype) { return (s->dtypes >> dtype & 1u) != 0; }
@@ -51,18 +52,19 @@ static gma_status check_type_and_rank(const op_file *f, const gma_slot_info *s, 
                         : takes(s, GMA_BOOL) || takes(s, GMA_U8) ? "BOOL or U8"
                                                                    : "I32 or I64");
     }
-    int rank = (int)strlen(s->dims);
+    int rank = (int)strlen(gma_slot_dims(s, t->rank));
     if (t->rank != rank) {
-        return gma_fail(GMA_ERR_SHAPE, "%s: tensor \"%s\" has %d dimensions, it must have %d", f->path, t->name,
-                        (int)t->rank, rank);
+        return gma_fail(GMA_ERR_SHAPE, "%s: tensor \"%s\" has %d dimensions, it must have %d%s", f->path, t->name,
+                        (int)t->rank, rank, s->dims[0] == '?' ? " or one more" : "");
     }
     return GMA_OK;
 }
 
 /* What a tensor says about the shape; the first to say something about an extent decides. */
 static void learn(op_file *f, const gma_slot_info *s, const gma_stored_tensor *t) {
+    const char *dims = gma_slot_dims(s, t->rank);
     for (int i = 0; i < t->rank; i++) {
-        unsigned letter = (unsigned char)s->dims[i] & 127u;
+        unsigned letter = (unsigned char)dims[i] & 127u;
         if (letter != 'S' && f->extent[letter] < 0) {
             f->extent[letter] = t->shape[i];
             f->setter[letter] = t->name;
@@ -71,8 +73,9 @@ static void learn(op_file *f, const gma_slot_info *s, const gma_stored_tensor *t
 }
 
 static gma_status check_shape(const op_file *f, const gma_slot_info *s, const gma_stored_tensor *t) {
+    const char *dims = gma_slot_dims(s, t->rank);
     for (int i = 0; i < t->rank; i++) {
-        unsigned letter = (unsigned char)s->dims[i] & 127u;
+        unsigned letter = (unsigned char)dims[i] & 127u;
         if (t->shape[i] != f->extent[letter]) {
             return gma_fail(GMA_ERR_SHAPE, "%s: tensor \"%s\": dimension %d is %lld, but \"%s\" makes it %lld", f->path,
                             t->name, i + 1, (long long)t->shape[i],
@@ -148,7 +151,9 @@ static gma_status read_metadata(op_file *f) {
         return gma_fail(GMA_ERR_FORMAT, "%s: metadata \"causal\" must be \"0\" or \"1\", not \"%.40s\"", f->path,
                         causal);
     }
-    f->desc.causal = causal != NULL && causal[0] == '1';
+    if (causal != NULL) { /* else what the mixer starts with */
+        f->desc.causal = causal[0] == '1';
+    }
     gma_status status = read_real(f, "eps", &f->desc.eps);
     return status != GMA_OK ? status : read_real(f, "eps_sigma", &f->desc.eps_sigma);
 }
@@ -195,7 +200,7 @@ static void round_to_bf16(double *x, int64_t n) {
 
 static gma_status load(op_file *f, const gma_slot_info *s, const gma_stored_tensor *t) {
     int32_t slot = s->role == GMA_ROLE_OUTPUT ? GMA_GRAD(s->slot) : s->slot;
-    gma_status status = make(f, slot, gma_slot_name(slot), s->dims, held_as(f, s), 0);
+    gma_status status = make(f, slot, gma_slot_name(slot), gma_slot_dims(s, t->rank), held_as(f, s), 0);
     if (status != GMA_OK) {
         return status;
     }
@@ -232,9 +237,10 @@ gma_status op_make_gradients(op_file *f) {
     gma_status status = GMA_OK;
     for (int i = 0; i < f->slot_count && status == GMA_OK; i++) {
         const gma_slot_info *s = &f->slots[i];
-        if (s->role != GMA_ROLE_OUTPUT && s->has_grad && op_find(f, s->slot) != NULL) {
+        const op_tensor *input = s->role != GMA_ROLE_OUTPUT && s->has_grad ? op_find(f, s->slot) : NULL;
+        if (input != NULL) {
             int32_t slot = GMA_GRAD(s->slot);
-            status = op_make(f, slot, gma_slot_name(slot), s->dims, held_as(f, s));
+            status = op_make(f, slot, gma_slot_name(slot), gma_slot_dims(s, input->tensor.rank), held_as(f, s));
         }
     }
     return status;
@@ -260,6 +266,12 @@ gma_status op_open(op_file *f, const char *path, gma_mixer_kind kind, op_types t
     if (status == GMA_OK) {
         status = read_metadata(f);
     }
+    if (f->extent['E'] >= 0) {
+        f->desc.heads = 1;
+    }
+    if (f->extent['k'] < 0) { /* one sequence, mixed with itself */
+        f->extent['k'] = f->extent['q'];
+    }
     for (size_t i = 0; i < sizeof letters / sizeof letters[0] && status == GMA_OK; i++) {
         int64_t n = f->extent[(unsigned char)letters[i].letter];
         if (n >= 0) {
@@ -272,8 +284,12 @@ gma_status op_open(op_file *f, const char *path, gma_mixer_kind kind, op_types t
             status = load(f, &f->slots[i], t);
         }
     }
-    if (status == GMA_OK && backward && op_find(f, GMA_GRAD(GMA_O)) == NULL) {
-        status = gma_fail(GMA_ERR_FORMAT, "%s: tensor \"grad_o\" is missing; --backward needs it", path);
+    for (int i = 0; i < f->slot_count && status == GMA_OK && backward; i++) {
+        const gma_slot_info *s = &f->slots[i];
+        if (s->role == GMA_ROLE_OUTPUT && s->required && op_find(f, GMA_GRAD(s->slot)) == NULL) {
+            status = gma_fail(GMA_ERR_FORMAT, "%s: tensor \"%s\" is missing; --backward needs it", path,
+                              gma_slot_name(GMA_GRAD(s->slot)));
+        }
     }
     return status;
 }

@@ -40,6 +40,10 @@ float GMAI_K(step_sums)(const gmai_step_sums *s, float factor, const float *g, c
                         const float *q_base, float *y);
 void GMAI_K(step_fold)(float *hi, float *lo, float factor, float factor_lo, float *block, size_t n);
 void GMAI_K(step_read)(const float *s, const float *g, int k, int ld, float *y);
+void GMAI_K(scan_prepare)(const gmai_scan *s);
+void GMAI_K(scan_forward)(const gmai_scan *s, float *h, float *y);
+void GMAI_K(scan_backward)(const gmai_scan *s, const float *dy, const float *h, float *dh, float *work, float *gu,
+                           float *graw, float *db, float *dc, float *da, float *dd, float *dbias);
 unsigned GMAI_K(flush_on)(void);
 void GMAI_K(flush_restore)(unsigned before);
 

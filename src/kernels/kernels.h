@@ -72,6 +72,25 @@ typedef enum gmai_triangle {
     GMAI_N_GE_M /* only columns n >= m are wanted; others may stay unwritten */
 } gmai_triangle;
 
+/* The selective scan of Mamba over one chunk and one group of channels, channels as lanes. */
+enum {
+    GMAI_SCAN_WIDTH = 32, /* channels of a group: the row length of everything a channel has */
+    GMAI_SCAN_STATES = 4, /* states whose recurrence runs in registers at a time */
+    GMAI_SCAN_WORK = (4 * GMAI_CHUNK + 1) * GMAI_SCAN_STATES * 16 /* floats of work of scan_backward */
+};
+
+typedef struct gmai_scan {
+    int n, nvec, states, ld; /* tokens, vectors of channels in use, S, row length of b and c */
+    int shrinking; /* no A of the group is positive: every exp(delta A) <= 1 */
+    const float *a2; /* (S, W) A log2 e */
+    const float *d, *bias; /* (W) */
+    const float *u, *raw; /* (n, W): inputs as they came */
+    float *delta, *du; /* (n, W): softplus(raw + bias), delta u; by scan_prepare */
+    const float *b, *c; /* (n, ld) */
+    gmai_ahead ahead[3]; /* rows worth fetching meanwhile */
+    int aheads;
+} gmai_scan;
+
 typedef struct gmai_kernels {
     int lanes; /* VL of this tier */
 
@@ -152,6 +171,15 @@ typedef struct gmai_kernels {
     void (*step_fold)(float *hi, float *lo, float factor, float factor_lo, float *block, size_t n);
     /* y(d) = sum_k g_k S(k,d) over ld floats. */
     void (*step_read)(const float *s, const float *g, int k, int ld, float *y);
+
+    void (*scan_prepare)(const gmai_scan *s);
+    /* h (S, W): at the chunk's start -> at its end. y (n, W) = C . h + D u. */
+    void (*scan_forward)(const gmai_scan *s, float *h, float *y);
+    /* h (S, W) at the chunk's start; dh (S, W): gradient of the state at the chunk's end -> at its start. work:
+     * GMAI_SCAN_WORK floats. gu, graw (n, W) and db, dc (n, ld: sums over the channels) are overwritten; da (S, W), dd,
+     * dbias (W) added to. */
+    void (*scan_backward)(const gmai_scan *s, const float *dy, const float *h, float *dh, float *work, float *gu,
+                          float *graw, float *db, float *dc, float *da, float *dd, float *dbias);
 
     /* Subnormals slow a CPU down a hundredfold and carry nothing here: treat them as 0 in this thread until restored. */
     unsigned (*flush_on)(void);

@@ -34,6 +34,9 @@ const gmai_kernels GMAI_K(kernels) = {
     .step_sums = GMAI_K(step_sums),
     .step_fold = GMAI_K(step_fold),
     .step_read = GMAI_K(step_read),
+    .scan_prepare = GMAI_K(scan_prepare),
+    .scan_forward = GMAI_K(scan_forward),
+    .scan_backward = GMAI_K(scan_backward),
     .flush_on = GMAI_K(flush_on),
     .flush_restore = GMAI_K(flush_restore),
 };

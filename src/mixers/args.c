@@ -21,6 +21,13 @@ const char *gma_slot_name(int32_t slot)
     }
 }
 
+const char *gma_slot_dims(const gma_slot_info *info, int rank)
+{
+    const char *dims = info->dims;
+    if (dims[0] != '?') return dims;
+    return rank == (int)strlen(dims) - 1 ? dims + 1 : dims + 2;
+}
+
 static void print_shape(char *out, size_t size, const int64_t *shape, int rank)
 {
     size_t used = (size_t)snprintf(out, size, "(");
@@ -89,17 +96,26 @@ static int64_t extent(const gma_mixer_desc *d, char letter, gmai_call_kind call)
     case 'q': return step ? 1 : d->q_len;
     case 'k': return step ? 1 : d->k_len;
     case 'K':
-    case 'M': return d->components;
+    case 'M':
+    case 'P': return d->components;
     case 'R': return d->routing_dim;
     case 'D': return d->value_dim;
+    case 'E': return d->heads * d->value_dim;
     case 'S': return d->segments >= 0 ? d->segments : d->batch;
     case '+': return d->segments + 1;
     default: return -1;
     }
 }
 
-static int is_state(int slot) { return slot == GMA_STATE_S || slot == GMA_STATE_Z; }
-static int is_out_state(int slot) { return slot == GMA_OUT_S || slot == GMA_OUT_Z; }
+static int is_state(int slot) { return slot == GMA_STATE_S || slot == GMA_STATE_Z || slot == GMA_STATE_H; }
+static int is_out_state(int slot) { return slot == GMA_OUT_S || slot == GMA_OUT_Z || slot == GMA_OUT_H; }
+
+/* Tokens of some width, read by vectors: their last dimension is contiguous. Everything else goes element by element. */
+static int has_width(const gma_slot_info *info, const char *dims)
+{
+    const size_t n = strlen(dims);
+    return info->role != GMA_ROLE_PARAM && n >= 3 && (dims[n - 2] == 'q' || dims[n - 2] == 'k');
+}
 
 /* May this slot (or its gradient) appear in the call? 2: it must. */
 static int allowed(const gma_slot_info *info, int grad, gmai_call_kind call)
@@ -134,6 +150,24 @@ static const gma_slot_info *find(const gmai_mixer_ops *ops, int slot)
     return NULL;
 }
 
+/* backward starts from the gradient of an output; of which, the mixer's table says. */
+static gma_status check_upstream(const gma_mixer *m, gmai_call_kind call, const gmai_args *a)
+{
+    const char *first = NULL, *rest = "";
+    for (int i = 0; i < m->ops->slot_count; i++) {
+        const gma_slot_info *info = &m->ops->slots[i];
+        if (info->role != GMA_ROLE_OUTPUT || !info->has_grad) continue;
+        if (gmai_present(&a->grad[info->slot])) return GMA_OK;
+        if (info->required)
+            first = gma_slot_name(GMA_GRAD(info->slot));
+        else if (info->slot == GMA_OUT_S)
+            rest = ", or grad_out_S and grad_out_Z";
+        else if (info->slot == GMA_OUT_H)
+            rest = ", or grad_out_h";
+    }
+    return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is missing; %s needs it%s", first, call_names[call], rest);
+}
+
 static gma_status check_pair(const gmai_args *a, int s, int z)
 {
     if (gmai_present(&a->t[s]) == gmai_present(&a->t[z])) return GMA_OK;
@@ -163,15 +197,13 @@ gma_status gmai_args_check(const gma_mixer *m, gmai_call_kind call, const gma_ar
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "cu_seqlens: this mixer was created for sequences that are not "
                                                       "packed (segments = -1)");
         int64_t shape[GMA_MAX_RANK];
-        const int rank = (int)strlen(info->dims);
-        for (int d = 0; d < rank; d++) shape[d] = extent(&m->d, info->dims[d], call);
-        const char last = info->dims[rank - 1];
+        const char *dims = gma_slot_dims(info, args[i].tensor.rank);
+        const int rank = (int)strlen(dims);
+        for (int d = 0; d < rank; d++) shape[d] = extent(&m->d, dims[d], call);
         const int output = (info->role == GMA_ROLE_OUTPUT) != grad && call != GMAI_CALL_BACKWARD
                                ? 1
                                : grad && info->role != GMA_ROLE_OUTPUT;
-        /* The states are read element by element; q, k, v, o have a width. */
-        const int width = rank == 4 && (last == 'R' || last == 'D') && info->dims[0] == 'B' &&
-                          call != GMAI_CALL_NAIVE_FORWARD && call != GMAI_CALL_NAIVE_BACKWARD;
+        const int width = has_width(info, dims) && call != GMAI_CALL_NAIVE_FORWARD && call != GMAI_CALL_NAIVE_BACKWARD;
         const gma_status s =
             gmai_tensor_check(&args[i].tensor, name, shape, rank, dtypes_of(info, call), width, output);
         if (s != GMA_OK) return s;
@@ -185,15 +217,16 @@ gma_status gmai_args_check(const gma_mixer *m, gmai_call_kind call, const gma_ar
                             call_names[call]);
     }
     gma_status s = check_pair(a, GMA_STATE_S, GMA_STATE_Z);
-    if (s == GMA_OK && (call == GMAI_CALL_BACKWARD || call == GMAI_CALL_NAIVE_BACKWARD) &&
-        !gmai_present(&a->grad[GMA_O]) && !gmai_present(&a->grad[GMA_OUT_S]) && !gmai_present(&a->grad[GMA_OUT_Z]))
-        s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "grad_o is missing; %s needs it, or grad_out_S and grad_out_Z",
-                     call_names[call]);
+    if (s == GMA_OK && (call == GMAI_CALL_BACKWARD || call == GMAI_CALL_NAIVE_BACKWARD))
+        s = check_upstream(m, call, a);
     for (int slot = 0; slot < GMAI_MAX_SLOT && s == GMA_OK; slot++) {
         const gma_slot_info *info = gmai_present(&a->grad[slot]) ? find(m->ops, slot) : NULL;
         if (info && info->role != GMA_ROLE_OUTPUT && !gmai_present(&a->t[slot]))
             s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is asked for, but there is no %s", gma_slot_name(GMA_GRAD(slot)),
                          gma_slot_name(slot));
+        else if (info && gmai_present(&a->t[slot]) && a->t[slot].rank != a->grad[slot].rank)
+            s = gma_fail(GMA_ERR_SHAPE, "%s has %d dimensions; %s has %d", gma_slot_name(GMA_GRAD(slot)),
+                         (int)a->grad[slot].rank, gma_slot_name(slot), (int)a->t[slot].rank);
     }
     return s;
 }

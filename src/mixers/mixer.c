@@ -61,7 +61,9 @@ gma_status gma_mixer_desc_init(gma_mixer_desc *d, gma_mixer_kind kind)
     d->segments = -1;
     d->eps = 1e-6;
     d->eps_sigma = 1e-4;
-    if (!gmai_mixer_ops_of((int)kind)) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "kind: %d is no mixer", (int)kind);
+    const gmai_mixer_ops *ops = gmai_mixer_ops_of((int)kind);
+    if (!ops) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "kind: %d is no mixer", (int)kind);
+    d->causal = ops->always_causal;
     return GMA_OK;
 }
 

@@ -42,6 +42,7 @@ typedef struct gmai_mixer_ops {
     const gma_slot_info *slots;
     int slot_count;
     unsigned options; /* GMAI_HAS_... */
+    int always_causal; /* what desc_init sets; the mixer's own check refuses the other value */
     const struct gmai_linear_attention *linear_attention; /* of the mixers on the engine; NULL otherwise */
     gma_status (*check)(gma_mixer_desc *d); /* descriptor rules of this mixer only; may fill in what is 0 */
     gma_status (*sizes)(const gma_mixer *m, int threads, gma_mixer_size *size);

@@ -17,10 +17,12 @@ static int is_linear(gma_mixer_kind kind) {
     return 1;
 }
 
-int tst_for_linear_mixers(const struct CMUnitTest *tests, size_t n) {
+static int is_any(gma_mixer_kind kind) { return gma_mixer_kind_name(kind) != NULL; }
+
+static int for_mixers(int (*wanted)(gma_mixer_kind), const struct CMUnitTest *tests, size_t n) {
     int failed = 0, mixers = 0;
     for (int kind = 1; kind < 100; kind++) {
-        if (!is_linear((gma_mixer_kind)kind))
+        if (!wanted((gma_mixer_kind)kind))
             continue;
         mixers++;
         tst_mixer = (gma_mixer_kind)kind;
@@ -31,3 +33,6 @@ int tst_for_linear_mixers(const struct CMUnitTest *tests, size_t n) {
         printf("only %d of at least 3 mixers found\n", mixers);
     return failed + (mixers < 3);
 }
+
+int tst_for_linear_mixers(const struct CMUnitTest *tests, size_t n) { return for_mixers(is_linear, tests, n); }
+int tst_for_every_mixer(const struct CMUnitTest *tests, size_t n) { return for_mixers(is_any, tests, n); }

@@ -32,11 +32,14 @@ static int64_t extent(const gma_mixer_desc *d, char letter) {
         return d->k_len;
     case 'K':
     case 'M':
+    case 'P':
         return d->components;
     case 'R':
         return d->routing_dim;
     case 'D':
         return d->value_dim;
+    case 'E':
+        return d->heads * d->value_dim;
     case 'S':
         return d->segments >= 0 ? d->segments : d->batch;
     case '+':
@@ -47,16 +50,42 @@ static int64_t extent(const gma_mixer_desc *d, char letter) {
     }
 }
 
-tst_array tst_array_of(const gma_mixer_desc *desc, int slot) {
+static tst_array array_of(const gma_mixer_desc *desc, int slot, int most) {
     const gma_slot_info *info = tst_slot_info(desc, slot);
     tst_array a = {NULL, 1, 0, {0}};
     if (!info)
         tst_fail("this mixer has no slot %d", slot);
-    for (const char *c = info->dims; *c; c++) {
+    for (const char *c = gma_slot_dims(info, most ? (int)strlen(info->dims) - 1 : -1); *c; c++) {
         a.shape[a.rank] = extent(desc, *c);
         a.n *= a.shape[a.rank++];
     }
     return tst_array_like(&a);
+}
+
+tst_array tst_array_of(const gma_mixer_desc *desc, int slot) { return array_of(desc, slot, 0); }
+
+int tst_token_dim(const gma_mixer_desc *desc, int slot) {
+    const char *dims = gma_slot_dims(tst_slot_info(desc, slot), -1), *at = strpbrk(dims, "qk");
+    return at ? (int)(at - dims) : -1;
+}
+
+tst_array tst_array_tokens(const gma_mixer_desc *desc, int slot, const tst_array *a, int64_t first, int64_t count) {
+    const int dim = tst_token_dim(desc, slot);
+    if (dim < 0)
+        return tst_array_copy(a);
+    tst_array b = *a;
+    int64_t outer = 1, inner = 1;
+    for (int i = 0; i < a->rank; i++) {
+        outer *= i < dim ? a->shape[i] : 1;
+        inner *= i > dim ? a->shape[i] : 1;
+    }
+    b.shape[dim] = count;
+    b.n = outer * count * inner;
+    b = tst_array_like(&b);
+    for (int64_t i = 0; i < outer; i++)
+        memcpy(b.x + i * count * inner, a->x + (i * a->shape[dim] + first) * inner,
+               (size_t)(count * inner) * sizeof(double));
+    return b;
 }
 
 tst_array tst_array_like(const tst_array *a) {
@@ -93,9 +122,18 @@ gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq
     d.q_len = Nq;
     d.k_len = Nk;
     d.components = tst_mixer == GMA_MIXER_LINEAR ? R : K;
-    d.routing_dim = R;
+    d.routing_dim = tst_mixer == GMA_MIXER_MAMBA ? 0 : R;
     d.value_dim = D;
     return d;
+}
+
+int tst_fits(const gma_mixer_desc *desc) {
+    gma_mixer *m = NULL;
+    const gma_status status = gma_mixer_create(desc, &m);
+    gma_mixer_destroy(m);
+    if (status != GMA_OK)
+        TST_ERROR(status, GMA_ERR_INVALID_ARGUMENT, gma_mixer_kind_name((gma_mixer_kind)desc->kind));
+    return status == GMA_OK;
 }
 
 double *tst_add(tst_problem *p, int slot) {
@@ -143,6 +181,13 @@ static double draw(int slot, double width, tst_rng *rng) {
         return 0.3 + 0.9 * tst_uniform(rng);
     case GMA_KEY_MASK:
         return tst_uniform(rng) < 0.7;
+    case GMA_SSM_A: /* decays of every strength */
+        return -0.05 - 2 * fabs(tst_normal(rng));
+    case GMA_PROJ_K:
+    case GMA_PROJ_V:
+        return 0.2 * tst_normal(rng);
+    case GMA_DELTA:
+        return -1 + tst_normal(rng);
     default:
         return tst_normal(rng);
     }
@@ -167,37 +212,51 @@ static void add_required(tst_problem *p, const int64_t *cu) {
         x[g] = (double)cu[g];
 }
 
+static void add_if_known(tst_problem *p, int slot) {
+    if (tst_slot_info(&p->desc, slot))
+        tst_add(p, slot);
+}
+
+/* Upstream gradients of the outputs that every call has, or of the states. */
+static void add_upstream(tst_problem *p, int required, tst_rng *rng) {
+    int count = 0;
+    const gma_slot_info *table = gma_mixer_slots((gma_mixer_kind)p->desc.kind, &count);
+    for (int i = 0; i < count; i++) {
+        if (table[i].role != GMA_ROLE_OUTPUT || !table[i].has_grad || table[i].required != required)
+            continue;
+        tst_add_up(p, table[i].slot);
+        add_random(&p->up[table[i].slot], GMA_O, 1, rng);
+    }
+}
+
 tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, unsigned extras, tst_rng *rng) {
     tst_problem p;
     memset(&p, 0, sizeof p);
     p.desc = *desc;
     p.out_state = 1;
     add_required(&p, cu);
-    if (extras & TST_MASK)
-        tst_add(&p, GMA_KEY_MASK);
-    if (extras & TST_STATE) {
-        tst_add(&p, GMA_STATE_S);
-        tst_add(&p, GMA_STATE_Z);
+    static const struct {
+        unsigned extra;
+        int slot;
+    } optional[] = {{TST_MASK, GMA_KEY_MASK},  {TST_STATE, GMA_STATE_S},   {TST_STATE, GMA_STATE_Z},
+                    {TST_STATE, GMA_STATE_H}, {TST_DECAY, GMA_LOG_DECAY}, {TST_SCALE, GMA_LOGIT_SCALE}};
+    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++) {
+        if (extras & optional[i].extra)
+            add_if_known(&p, optional[i].slot);
     }
-    if (extras & TST_DECAY)
-        tst_add(&p, GMA_LOG_DECAY);
-    if ((extras & TST_SCALE) && tst_slot_info(desc, GMA_LOGIT_SCALE))
-        tst_add(&p, GMA_LOGIT_SCALE);
     for (int slot = 0; slot < TST_SLOTS; slot++) {
+        if ((extras & TST_PER_HEAD) && p.in[slot].x && tst_slot_info(desc, slot)->dims[0] == '?') {
+            tst_array_free(&p.in[slot]);
+            p.in[slot] = array_of(desc, slot, 1);
+        }
         if (p.in[slot].x && slot != GMA_CU_SEQLENS)
             add_random(&p.in[slot], slot, (double)desc->routing_dim, rng);
     }
     p.backward = (extras & (TST_BACKWARD | TST_GRAD_STATE)) != 0;
-    if (p.backward) {
-        tst_add_up(&p, GMA_O);
-        add_random(&p.up[GMA_O], GMA_O, 1, rng);
-    }
-    if (extras & TST_GRAD_STATE) {
-        tst_add_up(&p, GMA_OUT_S);
-        tst_add_up(&p, GMA_OUT_Z);
-        add_random(&p.up[GMA_OUT_S], GMA_OUT_S, 1, rng);
-        add_random(&p.up[GMA_OUT_Z], GMA_OUT_S, 1, rng);
-    }
+    if (p.backward)
+        add_upstream(&p, 1, rng);
+    if (extras & TST_GRAD_STATE)
+        add_upstream(&p, 0, rng);
     return p;
 }
 

@@ -58,22 +58,28 @@ const gma_slot_info *tst_slot_info(const gma_mixer_desc *desc, int slot); /* NUL
 
 /* The shape a slot has under a descriptor, from the mixer's slot table; fails the test for a slot it lacks. */
 tst_array tst_array_of(const gma_mixer_desc *desc, int slot);
+int tst_token_dim(const gma_mixer_desc *desc, int slot); /* the dimension that counts tokens; -1: none */
+/* Tokens first .. first + count of an array of that slot; one without tokens is copied. */
+tst_array tst_array_tokens(const gma_mixer_desc *desc, int slot, const tst_array *a, int64_t first, int64_t count);
 tst_array tst_array_like(const tst_array *a); /* same shape, zeros */
 tst_array tst_array_copy(const tst_array *a);
 void tst_array_free(tst_array *a);
 
-/* The mixer that tst_desc() describes: GMA unless tst_for_linear_mixers() is at work. */
+/* The mixer that tst_desc() describes: GMA unless tst_for_linear_mixers() or tst_for_every_mixer() is at work. */
 extern gma_mixer_kind tst_mixer;
 
-/* K: components or features; linear takes its R for it. */
+/* K: components or features; linear takes its R for it, mamba has no R. */
 gma_mixer_desc tst_desc(int causal, int64_t B, int64_t Hq, int64_t H, int64_t Nq, int64_t Nk, int64_t K, int64_t R,
                         int64_t D);
 
-enum { TST_MASK = 1, TST_STATE = 2, TST_DECAY = 4, TST_SCALE = 8, TST_GRAD_STATE = 16, TST_BACKWARD = 32 };
+/* 1 when the mixer takes that descriptor; 0 when it refuses it, which must be INVALID_ARGUMENT and name the mixer. */
+int tst_fits(const gma_mixer_desc *desc);
+
+enum { TST_MASK = 1, TST_STATE = 2, TST_DECAY = 4, TST_SCALE = 8, TST_GRAD_STATE = 16, TST_BACKWARD = 32, TST_PER_HEAD = 64 };
 
 /* Random problem of that shape; every value is exact in f32. cu: desc.segments + 1 offsets, or NULL.
- * extras: TST_MASK (about 3 of 10 keys masked), ... which optional tensors it has (TST_SCALE: where the
- * mixer has one). */
+ * extras: TST_MASK (about 3 of 10 keys masked), ... which optional tensors it has, where the mixer has such;
+ * TST_PER_HEAD: with the extents that may be left out. */
 tst_problem tst_problem_random(const gma_mixer_desc *desc, const int64_t *cu, unsigned extras, tst_rng *rng);
 
 /* All present tensors zero, alpha, mu, omega of config A of the cases when K = 2 (mu = -1, 1, sigma2 = 1), else mu = 0.
@@ -99,6 +105,8 @@ void tst_problem_free(tst_problem *p);
  * return tst_for_linear_mixers(tests, n). What holds for GMA alone starts with TST_GMA_ONLY. Returns what failed. */
 struct CMUnitTest;
 int tst_for_linear_mixers(const struct CMUnitTest *tests, size_t n);
+/* ... once for every mixer of the manifest, whatever its tensors are. */
+int tst_for_every_mixer(const struct CMUnitTest *tests, size_t n);
 #define TST_GMA_ONLY()                 \
     do {                               \
         if (tst_mixer != GMA_MIXER_GMA) \
@@ -135,7 +143,7 @@ int tst_compare(const tst_result *got, const tst_result *want, double tol_o, dou
 int tst_compare_to_naive(const tst_problem *p, const tst_result *got, const tst_result *want, double tol_o,
                          double tol_grad, const char *what);
 
-/* The forward of a causal problem with Nq = Nk by single steps on a tier: o, out_S, out_Z. */
+/* The forward of a causal problem with Nq = Nk by single steps on a tier: every output, states as well. */
 tst_result tst_steps(const tst_problem *p, const tst_engine *e);
 
 #endif

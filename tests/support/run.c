@@ -67,7 +67,14 @@ static int64_t offset_of(const gma_tensor *t, int64_t i) {
     return at;
 }
 
-static int has_width(int slot) { return slot == GMA_Q || slot == GMA_K || slot == GMA_V || slot == GMA_O; }
+static int has_width(int slot) {
+    static const int wide[] = {GMA_Q, GMA_K, GMA_V, GMA_O, GMA_U, GMA_DELTA, GMA_SSM_B, GMA_SSM_C, GMA_Y};
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        if (slot == wide[i])
+            return 1;
+    }
+    return 0;
+}
 
 static gma_dtype dtype_of(int slot, const tst_engine *e, unsigned layout) {
     if (slot == GMA_CU_SEQLENS)
@@ -101,10 +108,10 @@ static placed place(int slot, const tst_array *a, const tst_engine *e, unsigned 
         if (i == last && last > 0 && (layout & TST_PAD_ROWS))
             step += 3;
     }
-    if ((layout & TST_EXPAND_B) && has_width(slot) && slot != GMA_O && !is_output)
+    if ((layout & TST_EXPAND_B) && has_width(slot) && slot != GMA_O && slot != GMA_Y && !is_output)
         p.t.stride[0] = 0;
-    if ((layout & TST_EXPAND_UP) && slot == GMA_O && !is_output) {
-        for (int i = 0; i < (a->shape[last] == 1 ? 4 : 3); i++)
+    if ((layout & TST_EXPAND_UP) && (slot == GMA_O || slot == GMA_Y) && !is_output) {
+        for (int i = 0; i < (a->shape[last] == 1 ? last + 1 : last); i++)
             p.t.stride[i] = 0;
     }
     int64_t first = 0, span = a->n > 0 ? 1 : 0; /* elements from the lowest to the highest address of the view */
@@ -174,10 +181,13 @@ static gma_status run_calls(gma_mixer *m, const tst_problem *p, const tst_engine
         if (p->in[slot].x)
             add(c, slot, &p->in[slot], e, layout, 0);
     }
-    static const int outputs[] = {GMA_O, GMA_OUT_S, GMA_OUT_Z};
-    for (int i = 0; i < (p->out_state ? 3 : 1); i++) {
-        shape = tst_array_of(&p->desc, outputs[i]);
-        add(c, outputs[i], &shape, e, layout, 1);
+    int slots = 0;
+    const gma_slot_info *table = gma_mixer_slots((gma_mixer_kind)p->desc.kind, &slots);
+    for (int i = 0; i < slots; i++) {
+        if (table[i].role != GMA_ROLE_OUTPUT || !(table[i].required || p->out_state))
+            continue;
+        shape = tst_array_of(&p->desc, table[i].slot);
+        add(c, table[i].slot, &shape, e, layout, 1);
         tst_array_free(&shape);
     }
 
@@ -209,10 +219,11 @@ static gma_status run_calls(gma_mixer *m, const tst_problem *p, const tst_engine
             if (info && info->has_grad)
                 add(c, GMA_GRAD(slot), &p->in[slot], e, layout, 1);
         }
-        /* out_S and out_Z are no inputs of backward */
+        /* outgoing states are no inputs of backward */
         int kept = 0;
         for (int i = 0; i < c->count; i++) {
-            if (i < first && (c->args[i].slot == GMA_OUT_S || c->args[i].slot == GMA_OUT_Z))
+            const gma_slot_info *info = i < first ? tst_slot_info(&p->desc, c->args[i].slot) : NULL;
+            if (info && info->role == GMA_ROLE_OUTPUT && !info->required)
                 continue;
             back.args[kept++] = c->args[i];
         }

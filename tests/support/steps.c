@@ -5,29 +5,34 @@
 #include "support/check.h"
 #include "support/problem.h"
 
-/* Row t of a (B,heads,N,width) tensor as (B,heads,1,width), or of (B,heads,N) as (B,heads,1), in the storage type. */
-static gma_tensor row_of(const tst_array *a, int64_t t, gma_dtype dtype, void *buffer) {
-    const int mask = a->rank == 2;
-    const int64_t B = a->shape[0], H = mask ? 1 : a->shape[1], N = a->shape[mask ? 1 : 2];
-    const int64_t W = a->rank == 4 ? a->shape[3] : 1;
-    for (int64_t i = 0; i < B * H * W; i++) {
-        const double x = a->x[(i / W * N + t) * W + i % W];
-        if (dtype == GMA_BF16)
-            ((uint16_t *)buffer)[i] = gma_f32_to_bf16((float)x);
-        else if (dtype == GMA_BOOL)
-            ((uint8_t *)buffer)[i] = x != 0;
-        else
-            ((float *)buffer)[i] = (float)x;
-    }
-    if (mask)
-        return gma_tensor_of(buffer, dtype, 2, B, 1, 0, 0);
-    return gma_tensor_of(buffer, dtype, a->rank, B, H, 1, W);
+static gma_dtype dtype_of(const gma_slot_info *info, const tst_engine *e) {
+    if (info->dtypes & 1u << GMA_BOOL)
+        return GMA_BOOL;
+    return e->io == GMA_BF16 && (info->dtypes & 1u << GMA_BF16) ? GMA_BF16 : GMA_F32;
 }
 
-static gma_tensor dense_f32(const tst_array *a, float *buffer) {
-    for (int64_t i = 0; i < a->n; i++)
-        buffer[i] = (float)a->x[i];
-    return gma_tensor_of(buffer, GMA_F32, a->rank, a->shape[0], a->shape[1], a->shape[2], a->shape[3]);
+static gma_tensor dense(const tst_array *a, gma_dtype dtype, void *buffer) {
+    for (int64_t i = 0; i < a->n; i++) {
+        if (dtype == GMA_BF16)
+            ((uint16_t *)buffer)[i] = gma_f32_to_bf16((float)a->x[i]);
+        else if (dtype == GMA_BOOL)
+            ((uint8_t *)buffer)[i] = a->x[i] != 0;
+        else
+            ((float *)buffer)[i] = (float)a->x[i];
+    }
+    return gma_tensor_of(buffer, dtype, a->rank, a->shape[0], a->shape[1], a->shape[2], a->shape[3]);
+}
+
+/* One token `t` of the output: from a dense (.., 1, ..) tensor. */
+static void store_token(tst_array *to, int dim, int64_t t, const gma_tensor *from) {
+    int64_t inner = 1;
+    for (int i = dim + 1; i < to->rank; i++)
+        inner *= to->shape[i];
+    const int64_t n = to->shape[dim] > 0 ? to->n / to->shape[dim] : 0;
+    for (int64_t i = 0; i < n; i++)
+        to->x[(i / inner * to->shape[dim] + t) * inner + i % inner] =
+            from->dtype == GMA_BF16 ? (double)gma_bf16_to_f32(((const uint16_t *)from->data)[i])
+                                    : (double)((const float *)from->data)[i];
 }
 
 tst_result tst_steps(const tst_problem *p, const tst_engine *e) {
@@ -38,55 +43,55 @@ tst_result tst_steps(const tst_problem *p, const tst_engine *e) {
     gma_mixer_size size = {.struct_size = sizeof size};
     TST_OK(gma_mixer_sizes(m, e->threads, &size));
     void *state = aligned_alloc(64, (size.state + 63) / 64 * 64 + 64);
-    void *buffers[8] = {0};
-    gma_arg args[8];
-    int count = 0;
-    for (int slot = 0; slot < TST_SLOTS; slot++) {
-        const tst_array *a = &p->in[slot];
-        const gma_slot_info *info = a->x ? tst_slot_info(&p->desc, slot) : NULL;
-        if (!info || (info->role != GMA_ROLE_PARAM && slot != GMA_STATE_S && slot != GMA_STATE_Z))
-            continue;
-        buffers[count] = calloc((size_t)a->n + 1, sizeof(float));
-        args[count] = (gma_arg){slot, dense_f32(a, buffers[count])};
-        count++;
-    }
     memset(state, 0xff, size.state);
-    TST_OK(gma_mixer_state_init(m, args, count, state));
-    for (int i = 0; i < count; i++)
-        free(buffers[i]);
 
+    int slots = 0, count = 0;
+    const gma_slot_info *table = gma_mixer_slots((gma_mixer_kind)d.kind, &slots);
+    void *buffers[TST_SLOTS] = {0};
+    gma_arg args[TST_SLOTS];
     tst_result r;
     memset(&r, 0, sizeof r);
-    r.out[GMA_O] = tst_array_of(&p->desc, GMA_O);
-    r.out[GMA_OUT_S] = tst_array_of(&p->desc, GMA_OUT_S);
-    r.out[GMA_OUT_Z] = tst_array_of(&p->desc, GMA_OUT_Z);
-    static const int rows[] = {GMA_Q, GMA_K, GMA_V, GMA_LOG_DECAY, GMA_KEY_MASK};
-    const int64_t N = p->desc.k_len, D = p->desc.value_dim, outputs = p->desc.batch * p->desc.heads * D;
-    for (int i = 0; i < 5; i++)
-        buffers[i] = calloc((size_t)(p->in[rows[i]].n + 1), sizeof(float));
-    float *o = calloc((size_t)outputs + 1, sizeof(float));
-    for (int64_t t = 0; t < N; t++) {
-        count = 0;
-        for (int i = 0; i < 5; i++) {
-            const gma_dtype dtype = i < 3 ? e->io : i == 3 ? GMA_F32 : GMA_BOOL;
-            if (p->in[rows[i]].x)
-                args[count++] = (gma_arg){rows[i], row_of(&p->in[rows[i]], t, dtype, buffers[i])};
-        }
-        args[count++] = (gma_arg){GMA_O, gma_tensor_of(o, e->io, 4, p->desc.batch, p->desc.heads, 1, D)};
-        memset(o, 0xff, (size_t)outputs * sizeof *o);
-        TST_OK(gma_mixer_step(m, args, count, state, e->threads));
-        for (int64_t i = 0; i < outputs; i++)
-            r.out[GMA_O].x[(i / D * N + t) * D + i % D] =
-                e->io == GMA_BF16 ? (double)gma_bf16_to_f32(((uint16_t *)(void *)o)[i]) : (double)o[i];
+    for (int i = 0; i < slots; i++) {
+        const int slot = table[i].slot, output = table[i].role == GMA_ROLE_OUTPUT;
+        if (output)
+            r.out[slot] = tst_array_of(&p->desc, slot);
+        const tst_array *a = output ? &r.out[slot] : &p->in[slot];
+        buffers[slot] = a->x ? calloc((size_t)a->n + 1, sizeof(float)) : NULL;
+        if (a->x && !output && tst_token_dim(&d, slot) < 0)
+            args[count++] = (gma_arg){slot, dense(a, GMA_F32, buffers[slot])};
     }
-    const tst_array *S = &r.out[GMA_OUT_S], *Z = &r.out[GMA_OUT_Z];
-    const gma_arg out[] = {
-        {GMA_OUT_S, gma_tensor_of(S->x, GMA_F64, 4, S->shape[0], S->shape[1], S->shape[2], S->shape[3])},
-        {GMA_OUT_Z, gma_tensor_of(Z->x, GMA_F64, 3, Z->shape[0], Z->shape[1], Z->shape[2], 0)}};
-    TST_OK(gma_mixer_state_export(m, state, out, 2));
-    for (int i = 0; i < 5; i++)
+    TST_OK(gma_mixer_state_init(m, args, count, state));
+
+    for (int64_t t = 0; t < p->desc.k_len; t++) {
+        count = 0;
+        for (int i = 0; i < slots; i++) {
+            const int slot = table[i].slot, output = table[i].role == GMA_ROLE_OUTPUT;
+            const tst_array *a = output ? &r.out[slot] : &p->in[slot];
+            if (!a->x || tst_token_dim(&d, slot) < 0)
+                continue;
+            tst_array one = tst_array_tokens(&d, slot, a, t, 1);
+            args[count].slot = slot;
+            args[count++].tensor = dense(&one, dtype_of(&table[i], e), buffers[slot]);
+            if (output)
+                memset(buffers[slot], 0xff, (size_t)one.n * gma_dtype_size(dtype_of(&table[i], e)));
+            tst_array_free(&one);
+        }
+        TST_OK(gma_mixer_step(m, args, count, state, e->threads));
+        for (int i = 0; i < count; i++) {
+            if (r.out[args[i].slot].x)
+                store_token(&r.out[args[i].slot], tst_token_dim(&d, args[i].slot), t, &args[i].tensor);
+        }
+    }
+    count = 0;
+    for (int i = 0; i < slots; i++) {
+        const tst_array *a = &r.out[table[i].slot];
+        if (a->x && tst_token_dim(&d, table[i].slot) < 0)
+            args[count++] = (gma_arg){table[i].slot, gma_tensor_of(a->x, GMA_F64, a->rank, a->shape[0], a->shape[1],
+                                                                   a->shape[2], a->shape[3])};
+    }
+    TST_OK(gma_mixer_state_export(m, state, args, count));
+    for (int i = 0; i < TST_SLOTS; i++)
         free(buffers[i]);
-    free(o);
     free(state);
     gma_mixer_destroy(m);
     return r;

@@ -206,7 +206,9 @@ static void kinds(void **state) {
         assert_true(count > 0);
         for (int i = 0; i < count; i++) {
             assert_non_null(gma_slot_name(slots[i].slot));
-            assert_int_equal(strspn(slots[i].dims, "BhHqkKMRDS+"), strlen(slots[i].dims));
+            const char *dims = gma_slot_dims(&slots[i], -1), *most = gma_slot_dims(&slots[i], (int)strlen(slots[i].dims) - 1);
+            assert_int_equal(strspn(dims, "BhHqkKMPRDES+"), strlen(dims));
+            assert_int_equal(strlen(most), strlen(dims) + (slots[i].dims[0] == '?'));
             assert_true(slots[i].dtypes != 0);
             for (int j = 0; j < i; j++)
                 assert_int_not_equal(slots[i].slot, slots[j].slot);
