@@ -45,7 +45,7 @@ void gma_cli_settings_build(gma_cli_settings *s, const gma_cli_option *own, int 
         o->type = info.is_flag ? GMA_CLI_FLAG : GMA_CLI_STRING;
         o->hint = info.hint;
         const int open = info.is_flag && strcmp(s->defaults[i], "auto") == 0; /* its help says what that means */
-        o->def = s->defaults[i][0] == '\0' || open ? NULL : s->defaults[i];
+        o->def = open ? "1" : s->defaults[i][0] == '\0' ? NULL : s->defaults[i];
         o->help = info.help;
         o->value = info.is_flag ? (void *)&s->flags[i] : (void *)&s->values[i];
     }

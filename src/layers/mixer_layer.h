@@ -9,19 +9,6 @@
 /* Parameter tensors of one mixer that its table requires. */
 enum { GMAL_MIXER_PARAMS = 4 };
 
-/* The selective scan by its pinned numbers: a libgma without it is met at run time, by what its tables say. */
-enum {
-    GMAL_MIXER_MAMBA = 6,
-    GMAL_U = 14,
-    GMAL_DELTA = 15,
-    GMAL_SSM_A = 16,
-    GMAL_SSM_B = 17,
-    GMAL_SSM_C = 18,
-    GMAL_SSM_D = 19,
-    GMAL_DELTA_BIAS = 21,
-    GMAL_Y = 35
-};
-
 /* 1 when the mixer has that slot. */
 int gmal_mixer_has(int32_t kind, int32_t slot);
 

@@ -46,11 +46,11 @@ static gma_tensor GMAL_T(rows_view)(const gma_mixer_desc *d, gmal_real *p, int64
 
 static void GMAL_T(append_scan)(const gma_mixer_desc *d, const IO *io, int32_t bit, GMAL_T(gmal_args) * a) {
     const int64_t E = d->heads * d->value_dim;
-    GMAL_T(put)(a, GMAL_U | bit, GMAL_T(rows_view)(d, io->u, E, E));
-    GMAL_T(put)(a, GMAL_DELTA | bit, GMAL_T(rows_view)(d, io->delta, E, E));
-    GMAL_T(put)(a, GMAL_SSM_B | bit, GMAL_T(rows_view)(d, io->b, io->ldb, d->components));
-    GMAL_T(put)(a, GMAL_SSM_C | bit, GMAL_T(rows_view)(d, io->c, io->ldb, d->components));
-    GMAL_T(put)(a, GMAL_Y | bit, GMAL_T(rows_view)(d, io->o, E, E));
+    GMAL_T(put)(a, GMA_U | bit, GMAL_T(rows_view)(d, io->u, E, E));
+    GMAL_T(put)(a, GMA_DELTA | bit, GMAL_T(rows_view)(d, io->delta, E, E));
+    GMAL_T(put)(a, GMA_SSM_B | bit, GMAL_T(rows_view)(d, io->b, io->ldb, d->components));
+    GMAL_T(put)(a, GMA_SSM_C | bit, GMAL_T(rows_view)(d, io->c, io->ldb, d->components));
+    GMAL_T(put)(a, GMA_Y | bit, GMAL_T(rows_view)(d, io->o, E, E));
 }
 
 static void GMAL_T(append_attention)(const gma_mixer_desc *d, const IO *io, int32_t bit, GMAL_T(gmal_args) * a) {

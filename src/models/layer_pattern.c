@@ -50,7 +50,7 @@ int gmal_layer_can(int64_t kind, size_t offset) {
         return gmal_mixer_has(k, GMA_Q) && gmal_mixer_extent(kind, "KMP");
     case offsetof(gmal_layer, states):
     case offsetof(gmal_layer, expand):
-        return kind == GMAL_MIXER_MAMBA;
+        return kind == GMA_MIXER_MAMBA;
     case offsetof(gmal_layer, logit_scale):
         return gmal_mixer_has(k, GMA_LOGIT_SCALE);
     case offsetof(gmal_layer, forget_gate):

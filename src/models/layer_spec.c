@@ -187,7 +187,7 @@ void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers) {
             else if (*x < 0)
                 *x = *gmal_layer_value(&whole, &gmal_layer_options[j]);
         }
-        if (layers[i].mixer == GMAL_MIXER_MAMBA) { /* part of what it is */
+        if (layers[i].mixer == GMA_MIXER_MAMBA) { /* part of what it is */
             layers[i].conv = 4;
             layers[i].output_gate = 1;
         }
@@ -207,7 +207,7 @@ gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int 
     d->k_len = k_len;
     d->eps = c->eps;
     d->eps_sigma = c->eps_sigma;
-    if (layer->mixer == GMAL_MIXER_MAMBA) {
+    if (layer->mixer == GMA_MIXER_MAMBA) {
         d->heads = d->kv_heads = 1;
         d->value_dim = layer->expand * c->width;
         d->components = layer->states;

@@ -8,7 +8,6 @@
 #include <string.h>
 
 #include "layers/rng.h"
-#include "models/features.h"
 
 enum { PER_BLOCK = 20, REST = 6 };
 
@@ -39,9 +38,9 @@ static gmal_init init_of(int32_t slot) {
     switch (slot) {
     case GMA_MU: return GMAL_INIT_NORMAL;
     case GMA_FEATURES: return GMAL_INIT_FEATURES;
-    case GMAL_SSM_A: return GMAL_INIT_LOG_COUNT;
-    case GMAL_SSM_D: return GMAL_INIT_ONE;
-    case GMAL_DELTA_BIAS: return GMAL_INIT_DELTA;
+    case GMA_SSM_A: return GMAL_INIT_LOG_COUNT;
+    case GMA_SSM_D: return GMAL_INIT_ONE;
+    case GMA_DELTA_BIAS: return GMAL_INIT_DELTA;
     default: return GMAL_INIT_ZERO;
     }
 }
@@ -61,7 +60,7 @@ static gma_status add_slots(gmal_layout *l, int64_t i, gmal_sub *m) {
         if (rank > 3 || m->slots == GMAL_MIXER_PARAMS)
             return gma_fail(GMA_ERR_UNSUPPORTED, "the mixer %s has more parameters than a layer knows",
                             gma_mixer_kind_name((gma_mixer_kind)m->spec.mixer));
-        const int log_negative = rows[j].slot == GMAL_SSM_A;
+        const int log_negative = rows[j].slot == GMA_SSM_A;
         snprintf(name, sizeof name, "mixer.%s%s", gma_slot_name(rows[j].slot), log_negative ? "_log" : "");
         gmal_slot_param *p = &m->slot[m->slots++];
         p->slot = rows[j].slot;
@@ -93,7 +92,7 @@ static gma_status add_mamba(gmal_layout *l, int64_t i, gmal_sub *m) {
 static gma_status add_mixer(gmal_layout *l, int64_t i, gmal_sub *m) {
     const gma_lm_config *c = &l->c;
     const int64_t w = c->width, taps = m->spec.conv;
-    if (m->spec.mixer == GMAL_MIXER_MAMBA)
+    if (m->spec.mixer == GMA_MIXER_MAMBA)
         return add_mamba(l, i, m);
     m->q = c->heads * c->routing_dim;
     m->k = c->kv_heads * c->routing_dim;
@@ -194,19 +193,25 @@ void gmal_layout_destroy(gmal_layout *layout) {
 
 /* ---- First values --------------------------------------------------------------------------------------------- */
 
+/* Box-Muller; value i of a tensor depends on (key, i) only. */
+static double normal(uint64_t key, int64_t i) {
+    const double u = gmal_uniform(key, 2 * (uint64_t)i), v = gmal_uniform(key, 2 * (uint64_t)i + 1);
+    return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
+}
+
 static float value_of(const gmal_layout *l, const gmal_param *p, uint64_t key, int64_t i) {
     const double fan_in = (double)p->shape[p->rank - 1];
     switch (p->init) {
     case GMAL_INIT_ONE:
         return 1;
     case GMAL_INIT_EMBEDDING:
-        return 0.02f * (float)gmal_normal(key, i);
+        return 0.02f * (float)normal(key, i);
     case GMAL_INIT_MATRIX:
-        return (float)(1 / sqrt(fan_in)) * (float)gmal_normal(key, i);
+        return (float)(1 / sqrt(fan_in)) * (float)normal(key, i);
     case GMAL_INIT_RESIDUAL:
-        return (float)(1 / sqrt(fan_in * 2 * (double)l->c.layers)) * (float)gmal_normal(key, i);
+        return (float)(1 / sqrt(fan_in * 2 * (double)l->c.layers)) * (float)normal(key, i);
     case GMAL_INIT_NORMAL:
-        return (float)gmal_normal(key, i);
+        return (float)normal(key, i);
     case GMAL_INIT_FORGET:
         return p->count > 1 ? 3 + 4 * (float)i / (float)(p->count - 1) : 5;
     case GMAL_INIT_LOGIT_SCALE:
@@ -226,7 +231,7 @@ static float value_of(const gmal_layout *l, const gmal_param *p, uint64_t key, i
     return 0;
 }
 
-void gmal_layout_init(const gmal_layout *layout, uint64_t seed, float *values) {
+gma_status gmal_layout_init(const gmal_layout *layout, uint64_t seed, float *values) {
     memset(values, 0, (size_t)layout->total * sizeof *values); /* gaps too */
     for (int j = 0; j < layout->param_count; j++) {
         const gmal_param *p = &layout->params[j];
@@ -234,17 +239,22 @@ void gmal_layout_init(const gmal_layout *layout, uint64_t seed, float *values) {
         for (int64_t i = 0; i < p->count; i++)
             values[p->offset + i] = value_of(layout, p, key, i);
     }
-    gmal_layout_redraw(layout, seed, values);
+    return gmal_layout_redraw(layout, seed, values, NULL);
 }
 
-int64_t gmal_layout_redraw(const gmal_layout *layout, uint64_t seed, float *values) {
+gma_status gmal_layout_redraw(const gmal_layout *layout, uint64_t seed, float *values, int64_t *count) {
     int64_t drawn = 0;
     for (int j = 0; j < layout->param_count; j++) {
         const gmal_param *p = &layout->params[j];
         if (p->init != GMAL_INIT_FEATURES)
             continue;
-        gmal_orthogonal_features(gmal_key(seed, (uint64_t)j), p->shape[0], p->shape[1], values + p->offset);
+        const gma_status s =
+            gma_performer_features(gmal_key(seed, (uint64_t)j), p->shape[0], p->shape[1], values + p->offset);
+        if (s != GMA_OK)
+            return s;
         drawn++;
     }
-    return drawn;
+    if (count)
+        *count = drawn;
+    return GMA_OK;
 }

@@ -22,7 +22,7 @@ typedef enum gmal_init {
     GMAL_INIT_CONV,        /* tap 0 one, the others zero */
     GMAL_INIT_LOG_COUNT, /* log(1..n) in every row */
     GMAL_INIT_DELTA,     /* softplus of it is log-uniform in 1e-3..1e-1 */
-    GMAL_INIT_FEATURES     /* orthogonal random vectors (models/features.h) */
+    GMAL_INIT_FEATURES     /* orthogonal random vectors: gma_performer_features */
 } gmal_init;
 
 typedef struct gmal_param {
@@ -75,10 +75,10 @@ typedef struct gmal_layout {
 gma_status gmal_layout_create(const gma_lm_config *config, gmal_layout **layout);
 void gmal_layout_destroy(gmal_layout *layout);
 
-/* Fresh values; depends on (config, seed) only. */
-void gmal_layout_init(const gmal_layout *layout, uint64_t seed, float *values);
+/* Fresh values; depends on (config, seed) only. Error: OUT_OF_MEMORY, for random features. */
+gma_status gmal_layout_init(const gmal_layout *layout, uint64_t seed, float *values);
 
-/* Fresh random features only; how many tensors that were. */
-int64_t gmal_layout_redraw(const gmal_layout *layout, uint64_t seed, float *values);
+/* Fresh random features only; *count (may be NULL) = how many tensors that were. */
+gma_status gmal_layout_redraw(const gmal_layout *layout, uint64_t seed, float *values, int64_t *count);
 
 #endif

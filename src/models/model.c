@@ -39,8 +39,12 @@ gma_status gmal_model_alloc(const gma_lm_config *config, gma_lm **lm) {
 }
 
 gma_status gma_lm_create(const gma_lm_config *config, uint64_t seed, gma_lm **lm) {
-    const gma_status s = gmal_model_alloc(config, lm);
-    if (s == GMA_OK) gmal_layout_init((*lm)->layout, seed, (*lm)->values);
+    gma_status s = gmal_model_alloc(config, lm);
+    if (s == GMA_OK) s = gmal_layout_init((*lm)->layout, seed, (*lm)->values);
+    if (s != GMA_OK && lm) {
+        gma_lm_destroy(*lm);
+        *lm = NULL;
+    }
     return s;
 }
 
@@ -86,9 +90,7 @@ int64_t gma_lm_parameter_count(const gma_lm *lm) {
 
 gma_status gma_lm_redraw_features(gma_lm *lm, uint64_t seed, int64_t *count) {
     if (!lm) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "lm is NULL");
-    const int64_t drawn = gmal_layout_redraw(lm->layout, seed, lm->values);
-    if (count) *count = drawn;
-    return GMA_OK;
+    return gmal_layout_redraw(lm->layout, seed, lm->values, count);
 }
 
 int gma_lm_tensor_count(const gma_lm *lm) { return lm ? lm->layout->param_count : 0; }

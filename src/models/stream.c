@@ -263,11 +263,11 @@ static gma_status scan_step(stream *s, int64_t i, float *u) {
     s->kernels->silu_forward(u, w + m->conv_b, u, 1, E);
     gemv(s, w + m->w_x, u, s->xp, m->rank + 2 * S, E);
     gemv(s, w + m->w_dt, s->xp, s->delta, E, m->rank);
-    const gma_arg args[] = {{GMAL_U, row(u, E)},
-                            {GMAL_DELTA, row(s->delta, E)},
-                            {GMAL_SSM_B, row(s->xp + m->rank, S)},
-                            {GMAL_SSM_C, row(s->xp + m->rank + S, S)},
-                            {GMAL_Y, row(s->o, E)}};
+    const gma_arg args[] = {{GMA_U, row(u, E)},
+                            {GMA_DELTA, row(s->delta, E)},
+                            {GMA_SSM_B, row(s->xp + m->rank, S)},
+                            {GMA_SSM_C, row(s->xp + m->rank + S, S)},
+                            {GMA_Y, row(s->o, E)}};
     return gma_mixer_step(y->mixer, args, 5, y->state, s->threads);
 }
 

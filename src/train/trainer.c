@@ -204,7 +204,8 @@ static gma_status one_step(trainer *t) {
     const double targets = (double)tokens_per_step(t); /* of the whole step: passes weigh by their targets */
     double total = 0;
     if (s->redraw_every && t->p.step && t->p.step % s->redraw_every == 0)
-        gmal_layout_redraw(t->lm->layout, gmal_key(gmal_key((uint64_t)s->seed, 3), (uint64_t)t->p.step), t->lm->values);
+        TRY(gmal_layout_redraw(t->lm->layout, gmal_key(gmal_key((uint64_t)s->seed, 3), (uint64_t)t->p.step), t->lm->values,
+                               NULL));
     memset(t->grads, 0, (size_t)t->lm->layout->total * sizeof *t->grads);
     for (int64_t a = 0; a < s->accumulate; a++) {
         const int64_t sample = (t->p.step * s->accumulate + a) * B;

@@ -44,7 +44,7 @@ static void setup(model *m, const net_case *nc) {
     TST_OK(gmal_net_create_f64(m->layout, B, T, 1, 1, &m->net));
     const size_t n = (size_t)m->layout->total;
     float *values = malloc(n * sizeof *values);
-    gmal_layout_init(m->layout, 7, values);
+    TST_OK(gmal_layout_init(m->layout, 7, values));
     m->params = malloc(n * sizeof(double));
     m->grads = calloc(n, sizeof(double));
     m->junk = calloc(n, sizeof(double));
@@ -375,7 +375,7 @@ static void test_recomputation(void **state) {
             TST_OK(gmal_layout_create(&c, &l));
             const size_t n = (size_t)l->total;
             float *params = malloc(n * sizeof *params), *grads[2] = {calloc(n, sizeof(float)), calloc(n, sizeof(float))};
-            gmal_layout_init(l, 7, params);
+            TST_OK(gmal_layout_init(l, 7, params));
             for (size_t j = 0; j < n; j++) params[j] += (float)(0.3 * noise(99, (int64_t)j));
             for (int j = 0; j < ROWS; j++) {
                 tokens[j] = (int32_t)(gmal_random(5, (uint64_t)j) % (uint64_t)c.vocab);

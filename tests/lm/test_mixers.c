@@ -7,8 +7,6 @@
 
 #include <math.h>
 
-#include "layers/rng.h"
-#include "models/features.h"
 #include "models/model.h"
 
 /* What is trained here: every causal mixer and two hybrids. */
@@ -222,36 +220,6 @@ static void test_folder_of_a_hybrid(void **state) {
 
 /* ---- Random features ------------------------------------------------------------------------------------------ */
 
-static void test_features(void **state) {
-    (void)state;
-    enum { M = 11, R = 4, DRAWS = 4000 };
-    float w[M * R];
-    gmal_orthogonal_features(9, M, R, w);
-    for (int i = 0; i < M; i++)
-        for (int j = 0; j < i; j++) {
-            double dot = 0, a = 0, b = 0;
-            for (int r = 0; r < R; r++) {
-                dot += (double)w[i * R + r] * (double)w[j * R + r];
-                a += (double)w[i * R + r] * (double)w[i * R + r];
-                b += (double)w[j * R + r] * (double)w[j * R + r];
-            }
-            if (i / R == j / R) TST_CLOSE(dot / sqrt(a * b), 0, 1e-5);
-        }
-    /* Each row is N(0, I): no mean, unit covariance, |w|^2 = R on average. */
-    double mean[R] = {0}, cov[R * R] = {0};
-    for (uint64_t k = 0; k < DRAWS; k++) {
-        gmal_orthogonal_features(k, 1, R, w);
-        for (int r = 0; r < R; r++) {
-            mean[r] += (double)w[r] / DRAWS;
-            for (int q = 0; q < R; q++) cov[r * R + q] += (double)w[r] * (double)w[q] / DRAWS;
-        }
-    }
-    for (int r = 0; r < R; r++) {
-        TST_CLOSE(mean[r], 0, 0.08);
-        for (int q = 0; q < R; q++) TST_CLOSE(cov[r * R + q], r == q, 0.12);
-    }
-}
-
 static void test_redraw(void **state) {
     (void)state;
     gma_lm_config c = with("performer:components=5,gma,performer");
@@ -361,7 +329,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_patterns),           cmocka_unit_test(test_whole_model_options),
         cmocka_unit_test(test_softmax_and_mamba),
-        cmocka_unit_test(test_folder_of_a_hybrid), cmocka_unit_test(test_features),
+        cmocka_unit_test(test_folder_of_a_hybrid),
         cmocka_unit_test(test_redraw),             cmocka_unit_test(test_every_mixer_learns),
         cmocka_unit_test(test_every_mixer_resumes), cmocka_unit_test(test_wrong_settings),
     };
