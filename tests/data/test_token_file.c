@@ -1,6 +1,8 @@
 /* Token files: what is written is read, and what is damaged or wrong is refused. Word lists. */
 #include "data_testing.h"
 
+#include <sys/stat.h>
+
 #include "data/token_file.h"
 #include "data/tokenizer.h"
 
@@ -100,6 +102,9 @@ static void test_any_damage_is_seen(void **state) {
     TST_ERROR(gma_token_file_open(folder, &f), GMA_ERR_IO, "not a regular file");
     assert_int_equal(gma_token_file_is("data/tinyshakespeare/input.txt"), 0);
     assert_int_equal(gma_token_file_is(at("none")), 0);
+    assert_int_equal(mkfifo(at("fifo"), 0600), 0); /* nobody writes to it, and nobody waits */
+    assert_int_equal(gma_token_file_is(at("fifo")), 0);
+    TST_ERROR(gma_token_file_open(at("fifo"), &f), GMA_ERR_IO, "not a regular file");
 }
 
 /* A file whose checksum is right but whose contents are not: as a broken or hostile writer makes it. */
