@@ -137,7 +137,7 @@ int gma_cmd_inspect(int argc, char **argv) {
         .min_operands = 1,
         .max_operands = 1,
         .about =
-            "what the Gaussians of a model do with a text: usage, entropy, mutual information with what tokens are",
+            "usage, entropy and mutual information of the Gaussians of a model on a text",
         .options = options,
         .option_count = GMA_CLI_COUNT(options),
         .notes = "MODEL is a checkpoint folder, or a run folder: then its best/ is used.\n"
