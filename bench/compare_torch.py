@@ -43,7 +43,8 @@ import peers  # noqa: E402
 
 HEADS, WIDTH, COMPONENTS = 8, 64, 128
 PUBLISHED_LIMIT = 1024  # its (N,K,R) tensors grow too large
-SDPA_LIMIT = 16384  # grows with N^2
+SDPA_LIMIT = {True: 16384, False: 8192}  # grows with N^2; causal, bidirectional
+OURS = ("gma", "kept")
 PASSES = ("fwd", "fwdbwd")
 
 # ---- Contenders --------------------------------------------------------------------------------------------------
@@ -68,20 +69,19 @@ def torch_call(function, names, x, grad_o, causal, which):
     return o.detach(), {n: leaves[n].grad for n in names}
 
 
-def contenders(library, x, grad_o, causal, which, threads, length):
-    def ours():
-        if which == "fwd":
-            return attention.forward(x), {}
-        return attention.forward_backward(x, grad_o)
+def contenders(library, x, grad_o, causal, which, threads, length, only=()):
+    attention = {n: gma_ctypes.Attention(library, x["q"], x["mu"], causal, threads, kept=n == "kept") for n in OURS}
 
-    attention = gma_ctypes.Attention(library, x["q"], x["mu"], causal, threads)
-    calls = {"gma": ours}
+    def ours(a):
+        return (a.forward(x), {}) if which == "fwd" else a.forward_backward(x, grad_o)
+
+    calls = {n: lambda a=a: ours(a) for n, a in attention.items()}
     for name, function in peers.FUNCTIONS.items():
         names = ("q", "k", "v") + peers.PARAMETERS[name]
-        if (name == "published" and length > PUBLISHED_LIMIT) or (name == "sdpa" and length > SDPA_LIMIT):
+        if (name == "published" and length > PUBLISHED_LIMIT) or (name == "sdpa" and length > SDPA_LIMIT[causal]):
             continue
         calls[name] = lambda f=function, n=names: torch_call(f, n, x, grad_o, causal, which)
-    return calls, attention
+    return {n: f for n, f in calls.items() if not only or n in only}, attention["gma"].size
 
 
 # ---- Correctness -------------------------------------------------------------------------------------------------
@@ -91,15 +91,15 @@ def worst(a, b):
     return float((a.double() - b.double()).abs().max() / b.double().abs().max())
 
 
-def check(library, threads, log):
+def check(library, threads, only, log):
     """Every contender against its definition in double: output and every gradient."""
     for causal in (True, False):
         x, grad_o = make_inputs(256)
         x64, g64 = {n: t.double() for n, t in x.items()}, grad_o.double()
-        calls, _ = contenders(library, x, grad_o, causal, "fwdbwd", threads, 256)
+        calls, _ = contenders(library, x, grad_o, causal, "fwdbwd", threads, 256, only)
         for name, call in calls.items():
-            definition = peers.DEFINITIONS["product" if name == "gma" else name]
-            names = ("q", "k", "v") + peers.PARAMETERS["product" if name == "gma" else name]
+            kind = "product" if name in OURS else name
+            definition, names = peers.DEFINITIONS[kind], ("q", "k", "v") + peers.PARAMETERS[kind]
             o, grads = call()
             ref_o, ref_grads = torch_call(definition, names, x64, g64, causal, "fwdbwd")
             errors = {"o": worst(o, ref_o), **{n: worst(grads[n], ref_grads[n]) for n in names}}
@@ -148,21 +148,22 @@ def median(values):
     return v[len(v) // 2] if len(v) % 2 else 0.5 * (v[len(v) // 2 - 1] + v[len(v) // 2])
 
 
-def race(calls, budget, rounds):
-    """All in turn, the order turning too. Returns {name: {ms, samples, clean}}."""
+SLOW = 1.5  # seconds: one sample of such a call tells enough
+
+
+def race(calls, first, budget, rounds):
+    """All in turn, the order turning too. first: seconds of each contender's warm call. Returns {name: {ms, samples, clean}}."""
     samples = {name: [] for name in calls}
     spent = dict.fromkeys(calls, 0.0)
-    wait_for_quiet(5)
-    for call in calls.values():
-        call()  # warm
+    wanted = {name: 1 if first[name] > SLOW else 3 for name in calls}
+    wait_for_quiet(2)
     names = list(calls)
     for i in range(rounds):
-        todo = [n for n in names if len(samples[n]) < 3 or spent[n] < budget / len(names)]
+        todo = [n for n in names
+                if len(samples[n]) < wanted[n] or (wanted[n] > 1 and spent[n] < budget / len(names))]
         if not todo:
             break
         for name in todo[i % len(todo):] + todo[:i % len(todo)]:
-            if spent[name] > 4 * budget and samples[name]:
-                continue  # too slow for a third sample
             ms, clean = timed(calls[name])
             samples[name].append((ms, clean))
             spent[name] += ms / 1e3
@@ -179,14 +180,15 @@ def status_kib(key):
         return next(int(line.split()[1]) for line in f if line.startswith(key + ":"))
 
 
-def peak_memory(call, libc):
-    """MiB that a call adds to the process at its peak, beyond the inputs."""
+def first_call(call, libc):
+    """(MiB that a call adds to the process at its peak, beyond the inputs; seconds). It warms the contender up as well."""
     libc.malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as f:
         f.write("5")
     before = status_kib("VmRSS")
+    start = time.perf_counter()
     call()
-    return max(0, status_kib("VmHWM") - before) / 1024
+    return max(0, status_kib("VmHWM") - before) / 1024, time.perf_counter() - start
 
 
 def measure(library, options, log):
@@ -195,27 +197,28 @@ def measure(library, options, log):
     for length in options.lengths:
         x, grad_o = make_inputs(length)
         for causal in (True, False):
-            if length > SDPA_LIMIT and not causal:
+            if length > SDPA_LIMIT[True] and not causal:
                 continue
             for which in PASSES:
-                calls, attention = contenders(library, x, grad_o, causal, which, options.threads, length)
-                if options.only:
-                    calls = {n: f for n, f in calls.items() if n in options.only}
-                times = race(calls, options.budget, options.rounds)
-                if "gma" in calls and "product" in calls:
+                calls, size = contenders(library, x, grad_o, causal, which, options.threads, length, options.only)
+                for name in OURS:
+                    if name in calls:
+                        calls[name]()  # makes the scratch, which later calls share
+                first = {name: first_call(call, libc) for name, call in calls.items()}
+                times = race(calls, {n: f[1] for n, f in first.items()}, options.budget, options.rounds)
+                if "gma" in calls and "product" in calls and first["product"][1] < SLOW:
                     error = worst(calls["gma"]()[0], calls["product"]()[0])
                     if not error < 1e-3:
                         raise SystemExit(f"N = {length}: libgma and PyTorch GMA differ by {error:.1e}")
-                for name, call in calls.items():
-                    times[name]["mib"] = peak_memory(call, libc)
-                size = attention.size
+                for name in calls:
+                    times[name]["mib"] = first[name][0]
                 rows.append({"length": length, "causal": causal, "pass": which, "load": os.getloadavg()[0],
                              "contenders": times,
                              "scratch": max(size.forward_scratch, size.backward_scratch if which == "fwdbwd" else 0),
                              "saved": size.saved if which == "fwdbwd" else 0})
                 log(f"N={length:6} {'causal' if causal else 'bidir.'} {which:6} " + "  ".join(
                     f"{n} {t['ms']:.2f} ms ({t['clean']}/{t['samples']}) {t['mib']:.0f} MiB" for n, t in times.items()))
-                del calls, attention
+                del calls
     return rows
 
 
@@ -230,7 +233,7 @@ def run_json(command, **env):
 def with_huge_pages(options):
     """Goal (c): PyTorch's allocator helped by transparent huge pages; a process of its own, since glibc asks at start."""
     return run_json([sys.executable, os.path.abspath(__file__), "--library", options.library, "--raw", "--lengths", "16384",
-                     "--only", "gma,product", "--budget", str(options.budget), "--threads", str(options.threads)],
+                     "--only", "gma,kept,product", "--budget", str(options.budget), "--threads", str(options.threads)],
                     GLIBC_TUNABLES="glibc.malloc.hugetlb=1")["rows"]
 
 
@@ -238,7 +241,7 @@ def bench_op(options, tier):
     """Goals (a), (f), (g) from the program itself."""
     program = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(options.library))), "bin", "gma")
     common = [program, "bench", "op", "--format", "json", "--threads", str(options.threads), "--isa", tier, "--causal",
-              "--repeat", "15"]
+              "--repeat", "11"]
     run = lambda *more: run_json([*common, *more], LD_PRELOAD="")
     return {"fwd": run("--length", "4096,16384"), "fwdbwd": run("--pass", "fwdbwd", "--length", "4096,16384"),
             "decode": run("--pass", "decode", "--length", "100,1000000"),
@@ -261,7 +264,7 @@ def main():
     p.add_argument("--lengths", default="256,384,512,1024,4096,8192,16384,65536",
                    type=lambda s: [int(n) for n in s.split(",")])
     p.add_argument("--threads", type=int, default=2)
-    p.add_argument("--budget", type=float, default=6.0, help="seconds for all contenders of one line of the table")
+    p.add_argument("--budget", type=float, default=4.0, help="seconds for all contenders of one line of the table")
     p.add_argument("--rounds", type=int, default=200)
     p.add_argument("--only", default="", type=lambda s: s.split(",") if s else [])
     p.add_argument("--document", help="Markdown file that gets the result (its block of this tier is replaced)")
@@ -272,7 +275,7 @@ def main():
     log = lambda text: print(text, file=sys.stderr, flush=True)
     torch.set_num_threads(options.threads)
     library = gma_ctypes.Library(options.library)
-    check(library, options.threads, log)
+    check(library, options.threads, options.only, log)
     result = {"facts": facts(library, options), "rows": measure(library, options, log)}
     if options.raw:
         print(json.dumps(result))
@@ -282,6 +285,7 @@ def main():
     import report
     if options.document:
         report.write(result, options.document)
+        print("\n".join(report.goal_table(result)))
     else:
         print(report.markdown(result, "plot.svg"))
 

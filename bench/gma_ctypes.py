@@ -72,11 +72,12 @@ def _list(named):
 
 
 class Attention:
-    """One shape. Scratch is made once; outputs, gradients and what forward saves are made anew at each call, as PyTorch does
-    and as a PyTorch binding must."""
+    """One shape; scratch is made once. kept=False: outputs, gradients and what forward saves are made anew at each call, as
+    PyTorch does and as a PyTorch binding must. kept=True: they are made once, as a C program or a training loop does that
+    owns its memory; the result of a call then lasts until the next."""
 
-    def __init__(self, library, q, mu, causal, threads):
-        self.library, self.threads = library, threads
+    def __init__(self, library, q, mu, causal, threads, kept=False):
+        self.library, self.threads, self.kept = library, threads, kept
         batch, heads, length, width = q.shape
         d = Desc()
         library.check(library.lib.gma_mixer_desc_init(c.byref(d), 1))
@@ -92,14 +93,26 @@ class Attention:
     def __del__(self):
         self.library.lib.gma_mixer_destroy(self.mixer)
 
+    def _keep(self, name, make):
+        if name not in self.buffers:
+            self.buffers[name] = make()
+        return self.buffers[name]
+
     def _scratch(self, size):
-        if size not in self.buffers:
-            self.buffers[size] = torch.zeros(size + 64, dtype=torch.uint8)
-        return _aligned(self.buffers[size])
+        return _aligned(self._keep(("scratch", size), lambda: torch.zeros(size + 64, dtype=torch.uint8)))
+
+    def _result(self, name, like):
+        return self._keep(name, lambda: torch.zeros_like(like)) if self.kept else torch.empty_like(like)
+
+    def _saved(self):
+        size = self.size.saved + 64
+        if self.kept:
+            return self._keep("saved", lambda: torch.zeros(size, dtype=torch.uint8))
+        return torch.empty(size, dtype=torch.uint8)
 
     def forward(self, x, save=False):
-        o = torch.empty_like(x["v"])
-        saved = torch.empty(self.size.saved + 64, dtype=torch.uint8) if save else None
+        o = self._result("o", x["v"])
+        saved = self._saved() if save else None
         run = Exec(c.sizeof(Exec), self.threads, 0, self._scratch(self.size.forward_scratch),
                    self.size.forward_scratch, _aligned(saved) if save else None, self.size.saved if save else 0)
         args, count = _list([(SLOTS[n], x[n]) for n in INPUTS] + [(SLOTS["o"], o)])
@@ -108,7 +121,7 @@ class Attention:
 
     def forward_backward(self, x, grad_o):
         o, saved = self.forward(x, save=True)
-        grads = {n: torch.empty_like(x[n]) for n in INPUTS}
+        grads = {n: self._result("d" + n, x[n]) for n in INPUTS}
         run = Exec(c.sizeof(Exec), self.threads, 0, self._scratch(self.size.backward_scratch),
                    self.size.backward_scratch, _aligned(saved), self.size.saved)
         args, count = _list([(SLOTS[n], x[n]) for n in INPUTS] + [(SLOTS["o"], o), (SLOTS["o"] | GRAD, grad_o)] +

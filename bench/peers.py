@@ -94,5 +94,5 @@ def define_sdpa(x, causal):
 PARAMETERS = {"sdpa": (), "linear": (), "published": ("mu", "omega", "alpha"), "product": ("mu", "omega", "alpha")}
 FUNCTIONS = {"sdpa": sdpa, "linear": linear_transformer, "published": gma_published, "product": gma_product}
 DEFINITIONS = {"sdpa": define_sdpa, "linear": define_linear, "published": define_gma, "product": define_gma}
-NAMES = {"gma": "libgma", "sdpa": "PyTorch SDPA", "product": "PyTorch GMA, one product", "linear": "PyTorch Linear Transformer",
+NAMES = {"gma": "libgma", "kept": "libgma, memory kept", "sdpa": "PyTorch SDPA", "product": "PyTorch GMA, one product", "linear": "PyTorch Linear Transformer",
          "published": "PyTorch GMA as published"}

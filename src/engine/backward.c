@@ -285,13 +285,17 @@ static void shrink(const gmai_call *c, worker *w, gmai_decay total)
 }
 
 /* The states at the starts of the segment's chunks, and phi_k of each. */
-static void replay(const gmai_call *c, worker *w, const gmai_sequence *s, const gmai_segment *g, int64_t h)
+static void replay(const gmai_call *c, worker *w, const gmai_sequence *s, const gmai_segment *g, int64_t slot, int64_t h)
 {
     const gmai_plan *p = c->plan;
     gmai_levels *l = &w->state;
-    const float *saved = c->saved_state + (size_t)(g->number * p->h + h) * p->state_floats;
+    /* Keys that no query of the segment reads: only the decay's gradient asks for the state they met. */
+    const int states = g->kind != GMAI_SEG_KEYS || gmai_present(&c->a->grad[GMA_LOG_DECAY]);
     l->segment = w->states;
-    memcpy(l->segment, saved, p->state_floats * sizeof(float));
+    if (slot >= 0)
+        memcpy(l->segment, c->saved_state + (size_t)(slot * p->h + h) * p->state_floats, p->state_floats * sizeof(float));
+    else if (states)
+        gmai_state_import(c, &c->a->t[GMA_STATE_S], &c->a->t[GMA_STATE_Z], s - c->seq, h, l->segment);
     if (g->kind == GMAI_SEG_QUERIES) return;
     memset(l->local, 0, p->state_floats * sizeof(float));
     l->segment_decay.log = 0.0;
@@ -299,21 +303,23 @@ static void replay(const gmai_call *c, worker *w, const gmai_sequence *s, const 
     for (int64_t i = 0, t = 0; t < g->n; i++, t += C) {
         const int n = (int)(g->n - t < C ? g->n - t : C);
         float *phi = w->phis + (size_t)i * (size_t)p->kp * C;
-        gmai_keys_load(c, &w->keys, s->row, h, g->k + t, n, phi, 1);
+        gmai_keys_load(c, &w->keys, s->row, h, g->k + t, n, phi, states);
         gmai_keys k = w->keys;
         k.phi = phi;
         w->phis_finite[i] = (unsigned char)k.phi_finite;
+        if (!states) continue;
         gmai_write_chunk(c, &k, l);
         c->kern->combine(l->segment, gmai_decay_factor(l->segment_decay), l->local,
                          w->states + (size_t)(i + 1) * p->state_floats, p->state_floats);
     }
 }
 
-static void segment_backward(const gmai_call *c, worker *w, const gmai_sequence *s, const gmai_segment *g, int64_t h,
+static void segment_backward(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t number, int64_t h,
                              float *sums)
 {
     const gmai_plan *p = c->plan;
-    replay(c, w, s, g, h);
+    const gmai_segment segment = gmai_plan_segment(p, s, number), *g = &segment;
+    replay(c, w, s, g, gmai_saved_slot(p, s, number), h);
     const int64_t chunks = (g->n + C - 1) / C;
     for (int64_t i = chunks - 1; i >= 0; i--) {
         const int64_t t = i * C;
@@ -414,7 +420,7 @@ static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t 
         const gmai_segment g = gmai_plan_segment(c->plan, s, i);
         gmai_levels_start_segment(c, &w->grad);
         if (whole)
-            segment_backward(c, w, s, &g, h, sums);
+            segment_backward(c, w, s, i, h, sums);
         else
             segment_gradient_only(c, w, s, &g, h);
         gmai_levels_end_segment(c, &w->grad);

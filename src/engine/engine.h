@@ -49,6 +49,7 @@ typedef struct gmai_sequence {
     int64_t tail_len; /* tokens of the second part */
     int64_t first_segment, segments, head_segments; /* numbers over all sequences of the call */
     int64_t first_group, groups;
+    int64_t first_saved; /* states that forward saves for the sequences before; see gmai_saved_slot */
 } gmai_sequence;
 
 /* One segment: tokens [q, q + n) and [k, k + n) of its batch row. */
@@ -68,6 +69,7 @@ typedef struct gmai_plan {
     double eps;
     int64_t sequences, segment_len;
     int64_t max_segments; /* over all sequences */
+    int64_t max_saved; /* states that forward may have to save, a head */
     int64_t groups_wanted; /* groups of a long sequence */
     int64_t max_groups; /* over all sequences */
     int64_t bins; /* parameter-gradient buffers of a head, unless serial: see gmai_plan_bins */
@@ -88,6 +90,10 @@ gmai_segment gmai_plan_segment(const gmai_plan *p, const gmai_sequence *s, int64
 /* Segments [*begin, *end) of group g of a sequence. */
 void gmai_plan_group(const gmai_sequence *s, int64_t g, int64_t *begin, int64_t *end);
 
+/* Where forward saves the state that segment i starts with, for backward, or -1: nowhere. A sequence starts with the
+ * caller's state; without causality all its queries read one state, and its keys none. */
+int64_t gmai_saved_slot(const gmai_plan *p, const gmai_sequence *s, int64_t i);
+
 /* A call in flight. */
 typedef struct gmai_call {
     const gmai_plan *plan;
@@ -98,7 +104,7 @@ typedef struct gmai_call {
     const gmai_args *a;
     const gmai_sequence *seq;
     int threads, serial; /* serial: by gmai_plan_serial */
-    float *saved_state; /* (max_segments, H, k, ld), or NULL */
+    float *saved_state; /* (max_saved, H, k, ld), or NULL */
     float *saved_den; /* (B, Hq, Nq), or NULL */
     float *sums; /* backward: (H, bins, sums_floats) */
     size_t sums_floats;

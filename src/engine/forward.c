@@ -146,8 +146,9 @@ static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t 
         const gmai_segment g = gmai_plan_segment(p, s, i);
         if (g.kind == GMAI_SEG_QUERIES && !outputs) continue;
         gmai_levels_start_segment(c, l);
-        if (outputs && c->saved_state)
-            memcpy(c->saved_state + (size_t)(g.number * p->h + h) * p->state_floats, l->segment,
+        const int64_t slot = outputs && c->saved_state ? gmai_saved_slot(p, s, i) : -1;
+        if (slot >= 0 && (p->causal || i == s->head_segments))
+            memcpy(c->saved_state + (size_t)(slot * p->h + h) * p->state_floats, l->segment,
                    p->state_floats * sizeof(float));
         for (int64_t t = 0; t < g.n; t += C) {
             const int n = (int)(g.n - t < C ? g.n - t : C);

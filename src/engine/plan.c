@@ -38,6 +38,10 @@ void gmai_plan_make(const gma_mixer_desc *d, gmai_plan *p)
     split(p, p->nq, p->nk, &head, &tail);
     p->max_segments = p->packed ? (head + tail) / p->segment_len + (p->causal ? 1 : 2) * p->sequences
                                 : p->rows * (ceil_div(head, p->segment_len) + ceil_div(tail, p->segment_len));
+    /* The first segment of a causal sequence starts with the caller's state; see gmai_saved_slot. */
+    p->max_saved = !p->causal ? p->sequences
+                   : p->packed ? (head + tail) / p->segment_len
+                               : max64(0, p->max_segments - p->rows);
     /* About 32 independent pieces of work when B x H alone does not give them. */
     const int64_t units = max64(1, p->sequences * p->h);
     p->groups_wanted = units >= 32 ? 1 : min64(16, ceil_div(32, units));
@@ -64,7 +68,7 @@ static int64_t read_offset(const gma_tensor *t, int64_t i)
 
 gma_status gmai_plan_sequences(const gmai_plan *p, const gma_tensor *cu, gmai_sequence *seq)
 {
-    int64_t segment = 0, group = 0;
+    int64_t segment = 0, group = 0, saved = 0;
     for (int64_t s = 0; s < p->sequences; s++) {
         gmai_sequence *q = &seq[s];
         if (p->packed) {
@@ -95,6 +99,8 @@ gma_status gmai_plan_sequences(const gmai_plan *p, const gma_tensor *cu, gmai_se
         q->first_group = group;
         q->groups = min64(q->segments, p->groups_wanted);
         group += q->groups;
+        q->first_saved = saved;
+        saved += !p->causal ? 1 : q->segments > 0 ? q->segments - 1 : 0;
     }
     if (p->packed && p->sequences == 0 && p->nq != 0)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "cu_seqlens ends with 0; it must end with N = %lld", (long long)p->nq);
@@ -124,6 +130,12 @@ gmai_segment gmai_plan_segment(const gmai_plan *p, const gmai_sequence *s, int64
     return g;
 }
 
+int64_t gmai_saved_slot(const gmai_plan *p, const gmai_sequence *s, int64_t i)
+{
+    if (p->causal) return i == 0 ? -1 : s->first_saved + i - 1;
+    return i < s->head_segments ? -1 : s->first_saved;
+}
+
 void gmai_plan_group(const gmai_sequence *s, int64_t g, int64_t *begin, int64_t *end)
 {
     *begin = g * s->segments / s->groups;
@@ -133,7 +145,7 @@ void gmai_plan_group(const gmai_sequence *s, int64_t g, int64_t *begin, int64_t 
 size_t gmai_saved_size(const gmai_plan *p)
 {
     gmai_bump b = {NULL, 0};
-    (void)gmai_take_floats(&b, (size_t)p->max_segments * (size_t)p->h * p->state_floats);
+    (void)gmai_take_floats(&b, (size_t)p->max_saved * (size_t)p->h * p->state_floats);
     (void)gmai_take_floats(&b, (size_t)(p->rows * p->hq * p->nq));
     return b.used;
 }
@@ -141,6 +153,6 @@ size_t gmai_saved_size(const gmai_plan *p)
 void gmai_saved_split(const gmai_plan *p, void *saved, float **state, float **den)
 {
     gmai_bump b = {saved, 0};
-    *state = gmai_take_floats(&b, (size_t)p->max_segments * (size_t)p->h * p->state_floats);
+    *state = gmai_take_floats(&b, (size_t)p->max_saved * (size_t)p->h * p->state_floats);
     *den = gmai_take_floats(&b, (size_t)(p->rows * p->hq * p->nq));
 }

@@ -17,6 +17,14 @@ enum { GMAI_CHUNK = 64, GMAI_PAD = 16 };
 /* For bodies whose blocking must be a constant to the compiler in every copy. */
 #define GMAI_INLINE static inline __attribute__((always_inline))
 
+/* Before a loop over a block of registers, its length (at most 8) known to the compiler: unrolled completely, so that an
+ * array of sums becomes registers. clang does not do that for GCC's pragma, or only after it has put the sums on the stack. */
+#ifdef __clang__
+#define GMAI_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define GMAI_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 static inline int64_t gmai_pad(int64_t n) { return (n + GMAI_PAD - 1) / GMAI_PAD * GMAI_PAD; }
 
 /* Token rows in the caller's memory. */
@@ -34,7 +42,7 @@ typedef struct gmai_ahead {
     int bytes, rows;
 } gmai_ahead;
 
-/* One mixture in the form the kernels want; see src/mixers/gma/prepare.c for how it is made.
+/* One mixture in the form the kernels want; see src/mixers/gma/mixture.c for how it is made.
  *   t_kr = (x_r - c_r) w_kr - mw_kr,  logit_k = konst_k - sum_r t_kr^2  */
 typedef struct gmai_mixture {
     int k, r, rp; /* K, R, R padded */

@@ -16,12 +16,12 @@ GMAI_INLINE void add_term(int gm, int gn, vf sum[GMAI_GM][GMAI_GN], const gmai_t
     b += begin * ldb;
     for (int k = begin; k < end; k++, a += ak, b += ldb) {
         vf bv[GMAI_GN];
-#pragma GCC unroll 8
+        GMAI_UNROLL
         for (int v = 0; v < gn; v++) bv[v] = v_load(b + v * VL);
-#pragma GCC unroll 8
+        GMAI_UNROLL
         for (int i = 0; i < gm; i++) {
             const vf av = v_set1(a[i * am]);
-#pragma GCC unroll 8
+            GMAI_UNROLL
             for (int v = 0; v < gn; v++) sum[i][v] = v_fma(av, bv[v], sum[i][v]);
         }
     }
@@ -33,23 +33,23 @@ GMAI_INLINE void block(int gm, int gn, float *c, ptrdiff_t ldc, const gmai_term 
                          const float *a1, const float *b1, int k1_begin, int k1_end, int add)
 {
     vf sum[GMAI_GM][GMAI_GN];
-#pragma GCC unroll 8
+    GMAI_UNROLL
     for (int i = 0; i < gm; i++)
-#pragma GCC unroll 8
+        GMAI_UNROLL
         for (int v = 0; v < gn; v++) sum[i][v] = v_set1(0.0f);
     add_term(gm, gn, sum, t0, a0, b0, k0_begin, k0_end);
     if (row_scale) {
-#pragma GCC unroll 8
+        GMAI_UNROLL
         for (int i = 0; i < gm; i++) {
             const vf s = v_set1(row_scale[i]);
-#pragma GCC unroll 8
+            GMAI_UNROLL
             for (int v = 0; v < gn; v++) sum[i][v] = v_mul(sum[i][v], s);
         }
     }
     if (t1) add_term(gm, gn, sum, t1, a1, b1, k1_begin, k1_end);
-#pragma GCC unroll 8
+    GMAI_UNROLL
     for (int i = 0; i < gm; i++)
-#pragma GCC unroll 8
+        GMAI_UNROLL
         for (int v = 0; v < gn; v++) {
             float *p = c + i * ldc + v * VL;
             v_store(p, add ? v_add(v_load(p), sum[i][v]) : sum[i][v]);
@@ -110,38 +110,71 @@ static void any_block(int gm, int gn, const block_args *q)
 
 static inline int clamp(int x, int lo, int hi) { return x < lo ? lo : x > hi ? hi : x; }
 
+/* The block of rows m.. and vectors v.., with its limits. */
+typedef struct product_args {
+    int rows, nvec, add;
+    float *c;
+    ptrdiff_t ldc;
+    const gmai_term *t0, *t1;
+    const float *row_scale;
+    gmai_triangle triangle;
+} product_args;
+
+static void one_block(const product_args *p, int m, int v, int gm, int gn)
+{
+    const gmai_term *t0 = p->t0, *t1 = p->t1, *last = t1 ? t1 : t0;
+    int begin = 0, end = last->k;
+    if (p->triangle == GMAI_K_LE_M) end = clamp(m + gm, 0, last->k);
+    if (p->triangle == GMAI_K_GE_M) begin = clamp(m, 0, last->k);
+    if (p->triangle == GMAI_K_LE_N) end = clamp((v + gn) * VL, 0, last->k);
+    if (p->triangle == GMAI_K_GE_N) begin = clamp(v * VL, 0, last->k);
+    block_args q = {0};
+    q.c = p->c + m * p->ldc + v * VL;
+    q.ldc = p->ldc;
+    q.t0 = t0;
+    q.t1 = t1;
+    q.add = p->add;
+    q.row_scale = p->row_scale ? p->row_scale + m : NULL;
+    q.a0 = t0->a + m * t0->am;
+    q.b0 = t0->b + v * VL;
+    q.begin0 = t1 ? 0 : begin;
+    q.end0 = t1 ? t0->k : end;
+    if (t1) {
+        q.a1 = t1->a + m * t1->am;
+        q.b1 = t1->b + v * VL;
+        q.begin1 = begin;
+        q.end1 = end;
+    }
+    any_block(gm, gn, &q);
+}
+
+/* Either B stays in L1 while the blocks go along its rows, or, where B is too large for that, one panel of it does while
+ * they go down the columns. The sums are the same. */
+enum { B_LIMIT = 20480 }; /* bytes of B; of an L1 cache of 32 KiB the rest is for A and C */
+
 void GMAI_K(product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                      const gmai_term *t1, int add, gmai_triangle triangle)
 {
-    const gmai_term *last = t1 ? t1 : t0;
-    block_args q = {0};
-    q.ldc = ldc;
-    q.t0 = t0;
-    q.t1 = t1;
-    q.add = add;
-    for (int m = 0; m < rows; m += GMAI_GM) {
-        const int gm = rows - m < GMAI_GM ? rows - m : GMAI_GM;
-        int v = triangle == GMAI_N_GE_M ? m / VL : 0;
-        for (int gn; v < nvec; v += gn) {
-            gn = nvec - v < GMAI_GN ? nvec - v : GMAI_GN;
-            int begin = 0, end = last->k;
-            if (triangle == GMAI_K_LE_M) end = clamp(m + gm, 0, last->k);
-            if (triangle == GMAI_K_GE_M) begin = clamp(m, 0, last->k);
-            if (triangle == GMAI_K_LE_N) end = clamp((v + gn) * VL, 0, last->k);
-            if (triangle == GMAI_K_GE_N) begin = clamp(v * VL, 0, last->k);
-            q.c = c + m * ldc + v * VL;
-            q.row_scale = row_scale ? row_scale + m : NULL;
-            q.a0 = t0->a + m * t0->am;
-            q.b0 = t0->b + v * VL;
-            q.begin0 = t1 ? 0 : begin;
-            q.end0 = t1 ? t0->k : end;
-            if (t1) {
-                q.a1 = t1->a + m * t1->am;
-                q.b1 = t1->b + v * VL;
-                q.begin1 = begin;
-                q.end1 = end;
+    const product_args p = {rows, nvec, add, c, ldc, t0, t1, row_scale, triangle};
+    const int panels = (t0->k + (t1 ? t1->k : 0)) * nvec * VL * (int)sizeof(float) > B_LIMIT;
+    const int wanted = triangle == GMAI_N_GE_M;
+    if (!panels) {
+        for (int m = 0; m < rows; m += GMAI_GM) {
+            const int gm = rows - m < GMAI_GM ? rows - m : GMAI_GM;
+            for (int gn, v = wanted ? m / VL : 0; v < nvec; v += gn) {
+                gn = nvec - v < GMAI_GN ? nvec - v : GMAI_GN;
+                one_block(&p, m, v, gm, gn);
             }
-            any_block(gm, gn, &q);
+        }
+        return;
+    }
+    for (int v = 0; v < nvec; v += GMAI_GN) {
+        const int end = nvec - v < GMAI_GN ? nvec : v + GMAI_GN;
+        for (int m = 0; m < rows; m += GMAI_GM) {
+            const int gm = rows - m < GMAI_GM ? rows - m : GMAI_GM;
+            const int from = wanted && m / VL > v ? m / VL : v;
+            if (from >= end) break;
+            one_block(&p, m, from, gm, end - from);
         }
     }
 }

@@ -147,7 +147,7 @@ gma_status gma_responsibilities(const gma_tensor *x, const gma_tensor *mu, const
     if (!memory) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for the prepared mixtures of %lld heads", (long long)heads);
     static const gma_tensor absent;
     for (int64_t h = 0; h < heads; h++)
-        gmai_gma_prepare(kern, mu, omega, alpha, logit_scale ? logit_scale : &absent, h, eps_sigma,
+        gmai_gma_prepare(kern, mu, omega, alpha, logit_scale ? logit_scale : &absent, h, eps_sigma, 0,
                          memory + (size_t)h * head_size);
     char *work = memory + (size_t)heads * head_size;
 #ifdef _OPENMP

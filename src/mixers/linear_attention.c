@@ -134,9 +134,22 @@ gma_status gmai_la_backward(const gma_mixer *m, const gmai_args *a, const gma_ex
     gmai_call c;
     const gma_status s = start(m, a, x, 1, &p, &c);
     if (s != GMA_OK) return s;
-    if (c.sums_floats) memset(c.sums, 0, (size_t)(p.h * c.bins) * c.sums_floats * sizeof(float));
+    if (!c.sums_floats) {
+        gmai_engine_backward(&c);
+        return GMA_OK;
+    }
+    const int workers = p.h < c.threads ? (int)p.h : c.threads;
+    const size_t head_floats = (size_t)c.bins * c.sums_floats;
+    (void)workers;
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(workers) if (workers > 1)
+#endif
+    for (int64_t h = 0; h < p.h; h++) memset(c.sums + (size_t)h * head_floats, 0, head_floats * sizeof(float));
     gmai_engine_backward(&c);
-    for (int64_t h = 0; h < p.h && c.sums_floats; h++)
+#ifdef _OPENMP
+#pragma omp parallel for num_threads(workers) if (workers > 1)
+#endif
+    for (int64_t h = 0; h < p.h; h++)
         m->ops->linear_attention->finish(c.heads + (size_t)h * c.head_size, gmai_engine_sums(&c, h), h, a);
     return GMA_OK;
 }

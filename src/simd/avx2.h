@@ -7,11 +7,11 @@
 #include <string.h>
 
 #define VL 8
-#define GMAI_MK 4
-#define GMAI_NV 2
+#define GMAI_MK 2
+#define GMAI_NV 4
 #define GMAI_GM 6
 #define GMAI_GN 2
-#define GMAI_KB 2
+#define GMAI_KB 3
 
 typedef __m256 vf;
 

@@ -4,20 +4,20 @@
 #define GMA_SIMD_MATH_H
 
 /* e^x.  n = round(x / ln 2), r = x - n ln 2 in two steps (the first constant has 9 bits: n times it is exact),
- * e^r = 1 + r + r^2 P(r) with P of degree 5 on |r| <= ln 2 / 2 (coefficients: Cephes, Moshier).
- * Within 2 ulp where the result is normal; below that it goes to 0, above the largest float to infinity. */
+ * e^r = 1 + r + r^2 P(r) with P of degree 4, fitted on |r| <= ln 2 / 2 to the least largest relative error (3e-9).
+ * Within 1 ulp where the result is normal; below that it goes to 0, above the largest float to infinity. */
 static inline vf v_exp_reduced(vf x, vf *n)
 {
     *n = v_round(v_mul(x, v_set1(1.44269504088896341f)));
     vf r = v_fnma(*n, v_set1(0.693359375f), x);
     r = v_fnma(*n, v_set1(-2.12194440e-4f), r);
-    vf p = v_set1(1.9875691500e-4f);
-    p = v_fma(p, r, v_set1(1.3981999507e-3f));
-    p = v_fma(p, r, v_set1(8.3334519073e-3f));
-    p = v_fma(p, r, v_set1(4.1665795894e-2f));
-    p = v_fma(p, r, v_set1(1.6666665459e-1f));
-    p = v_fma(p, r, v_set1(5.0000001201e-1f));
-    return v_add(v_fma(v_mul(r, r), p, r), v_set1(1.0f));
+    vf p = v_set1(1.3814583941e-3f);
+    p = v_fma(p, r, v_set1(8.3687239349e-3f));
+    p = v_fma(p, r, v_set1(4.1668388731e-2f));
+    p = v_fma(p, r, v_set1(1.6666520574e-1f));
+    p = v_fma(p, r, v_set1(4.9999993444e-1f));
+    p = v_fma(p, r, v_set1(1.0f));
+    return v_fma(p, r, v_set1(1.0f));
 }
 
 static inline vf v_exp(vf x)

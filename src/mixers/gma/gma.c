@@ -28,7 +28,7 @@ static gma_status check_values(const gma_mixer *m, const gmai_args *a)
 static void prepare(const gma_mixer *m, const gmai_args *a, int64_t h, void *head)
 {
     gmai_gma_prepare(m->kern, &a->t[GMA_MU], &a->t[GMA_OMEGA], &a->t[GMA_ALPHA], &a->t[GMA_LOGIT_SCALE], h,
-                     m->d.eps_sigma, head);
+                     m->d.eps_sigma, gmai_present(&a->grad[GMA_OMEGA]), head);
 }
 
 static void finish(const void *head, const float *sums, int64_t h, const gmai_args *a)

@@ -18,6 +18,7 @@ static void place(gmai_bump *b, int64_t k, int64_t r, gmai_gma_head *h)
     h->log_weight = gmai_take(b, (size_t)k * sizeof(double));
     h->mu_row = gmai_take_floats(b, rp);
     h->omega_row = gmai_take_floats(b, rp);
+    h->column_work = gmai_take(b, 3 * rp * sizeof(double));
 }
 
 size_t gmai_gma_head_size(int64_t k, int64_t r)
@@ -34,33 +35,24 @@ static float at(const gma_tensor *t, int64_t i, int64_t j, int64_t k)
     return ((const float *)t->data)[i * t->stride[0] + j * t->stride[1] + k * t->stride[2]];
 }
 
-static void set(const gma_tensor *t, int64_t i, int64_t j, int64_t k, double x)
+static float *row_to_set(const gma_tensor *t, int64_t i, int64_t j)
 {
-    ((float *)t->data)[i * t->stride[0] + j * t->stride[1] + k * t->stride[2]] = (float)x;
+    return (float *)t->data + i * t->stride[0] + j * t->stride[1];
 }
 
-/* Where dimension j is moved to: the mean of the live components' means, unless one far away would drag it off (or K is
- * small): then their lower median. What is subtracted from x must lie near the data, or x loses its digits. */
-static float center_of(gmai_gma_head *g, const gma_tensor *mu, int64_t h, int64_t j)
+/* Row (i, j, :) as floats side by side: the caller's own where it is that and as long as the kernels read, else a copy. */
+static const float *row_of(const gma_tensor *t, int64_t i, int64_t j, int64_t n, int64_t padded, float *copy)
+{
+    const float *row = (const float *)t->data + i * t->stride[0] + j * t->stride[1];
+    if (t->stride[2] == 1 && n == padded) return row;
+    for (int64_t l = 0; l < n; l++) copy[l] = row[l * t->stride[2]];
+    return copy;
+}
+
+/* Selection by counting: rare, or few. A NaN mean makes gamma NaN wherever it is centred. */
+static float median(const gmai_gma_head *g, const gma_tensor *mu, int64_t h, int64_t j, int64_t live, double mean)
 {
     const int64_t k = mu->shape[1];
-    int64_t live = 0;
-    double sum = 0.0, spread = 0.0, furthest = 0.0;
-    for (int64_t i = 0; i < k; i++)
-        if (g->log_weight[i] > -INFINITY) {
-            sum += (double)at(mu, h, i, j);
-            live++;
-        }
-    if (live == 0) return 0.0f;
-    const double mean = sum / (double)live;
-    for (int64_t i = 0; i < k; i++)
-        if (g->log_weight[i] > -INFINITY) {
-            const double d = fabs((double)at(mu, h, i, j) - mean);
-            spread += d;
-            if (d > furthest) furthest = d;
-        }
-    if (live > 16 && furthest * (double)live <= 8.0 * spread) return (float)mean;
-    /* Selection by counting: rare, or few. A NaN mean makes gamma NaN wherever it is centred. */
     for (int64_t i = 0; i < k; i++) {
         if (!(g->log_weight[i] > -INFINITY)) continue;
         const float m = at(mu, h, i, j);
@@ -75,8 +67,53 @@ static float center_of(gmai_gma_head *g, const gma_tensor *mu, int64_t h, int64_
     return (float)mean;
 }
 
+/* Where each dimension is moved to: the mean of the live components' means, unless one far away would drag it off (or K is
+ * small): then their lower median. What is subtracted from x must lie near the data, or x loses its digits. */
+static void find_center(gmai_gma_head *g, const gma_tensor *mu, int64_t h)
+{
+    const int64_t k = mu->shape[1], r = mu->shape[2], rp = gmai_pad(r);
+    double *mean = g->column_work, *spread = mean + rp, *furthest = spread + rp;
+    int64_t live = 0;
+    memset(mean, 0, 3 * (size_t)rp * sizeof(double));
+    memset(g->center, 0, (size_t)rp * sizeof(float));
+    for (int64_t i = 0; i < k; i++) {
+        if (!(g->log_weight[i] > -INFINITY)) continue;
+        const float *row = row_of(mu, h, i, r, rp, g->mu_row);
+        for (int64_t j = 0; j < r; j++) mean[j] += (double)row[j];
+        live++;
+    }
+    if (live == 0) return;
+    for (int64_t j = 0; j < r; j++) mean[j] /= (double)live;
+    for (int64_t i = 0; i < k; i++) {
+        if (!(g->log_weight[i] > -INFINITY)) continue;
+        const float *row = row_of(mu, h, i, r, rp, g->mu_row);
+        for (int64_t j = 0; j < r; j++) {
+            const double d = fabs((double)row[j] - mean[j]);
+            spread[j] += d;
+            furthest[j] = d > furthest[j] ? d : furthest[j];
+        }
+    }
+    for (int64_t j = 0; j < r; j++)
+        g->center[j] = live > 16 && furthest[j] * (double)live <= 8.0 * spread[j] ? (float)mean[j]
+                                                                                  : median(g, mu, h, j, live, mean[j]);
+}
+
+/* w and mw of every four components side by side, for broadcasts. */
+static void interleave(gmai_gma_head *g, int64_t k4, int64_t r, int64_t rp)
+{
+    for (int64_t i = 0; i < k4; i += 4) {
+        const float *w = g->w + i * rp, *mw = g->mw + i * rp;
+        float *p = g->blocked + i / 4 * r * 8;
+        for (int64_t j = 0; j < r; j++, p += 8)
+            for (int l = 0; l < 4; l++) {
+                p[l] = w[l * rp + j];
+                p[4 + l] = mw[l * rp + j];
+            }
+    }
+}
+
 void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_tensor *omega, const gma_tensor *alpha,
-                      const gma_tensor *scale, int64_t h, double eps_sigma, void *memory)
+                      const gma_tensor *scale, int64_t h, double eps_sigma, int want_slope, void *memory)
 {
     gmai_gma_head *g = memory;
     const int64_t k = mu->shape[1], r = mu->shape[2], rp = gmai_pad(r), k4 = (k + 3) / 4 * 4;
@@ -85,33 +122,33 @@ void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_
     place(&b, k, r, g);
     g->eps_sigma = eps_sigma;
     g->scale = gmai_present(scale) ? (double)((const float *)scale->data)[h * scale->stride[0]] : 1.0;
+    memset(g->mu_row, 0, (size_t)rp * sizeof(float));
+    memset(g->omega_row, 0, (size_t)rp * sizeof(float));
 
     /* dead: alpha = -inf, or a mean at infinity; gamma is 0 whatever the other parameters hold. */
     double top_alpha = -INFINITY;
     for (int64_t i = 0; i < k; i++) {
         const double a = (double)((const float *)alpha->data)[h * alpha->stride[0] + i * alpha->stride[1]];
-        int dead = a == -INFINITY;
-        for (int64_t j = 0; j < r && !dead; j++) dead = isinf(at(mu, h, i, j));
-        g->log_weight[i] = dead ? -INFINITY : a;
+        const float *row = row_of(mu, h, i, r, rp, g->mu_row);
+        int infinite = 0;
+        for (int64_t j = 0; j < r; j++) infinite |= fabsf(row[j]) == INFINITY;
+        g->log_weight[i] = infinite ? -INFINITY : a;
         if (g->log_weight[i] > top_alpha) top_alpha = g->log_weight[i];
     }
-    for (int64_t j = 0; j < rp; j++) g->center[j] = j < r ? center_of(g, mu, h, j) : 0.0f;
-    memset(g->w, 0, (size_t)(k4 * rp) * sizeof(float));
-    memset(g->mw, 0, (size_t)(k4 * rp) * sizeof(float));
-    memset(g->mu_row, 0, (size_t)rp * sizeof(float));
-    memset(g->omega_row, 0, (size_t)rp * sizeof(float));
+    find_center(g, mu, h);
+    memset(g->w + k * rp, 0, (size_t)((k4 - k) * rp) * sizeof(float));
+    memset(g->mw + k * rp, 0, (size_t)((k4 - k) * rp) * sizeof(float));
     double top = -INFINITY;
     for (int64_t i = 0; i < k; i++) {
         if (g->log_weight[i] == -INFINITY) {
+            memset(g->w + i * rp, 0, (size_t)rp * sizeof(float));
+            memset(g->mw + i * rp, 0, (size_t)rp * sizeof(float));
             memset(g->dsigma + i * rp, 0, (size_t)rp * sizeof(float));
             continue;
         }
-        for (int64_t j = 0; j < r; j++) {
-            g->mu_row[j] = at(mu, h, i, j);
-            g->omega_row[j] = at(omega, h, i, j);
-        }
-        const double log_det = kern->prepare_row(g->mu_row, g->omega_row, g->center, (float)eps_sigma, (float)g->scale,
-                                                 (int)rp, (int)r, g->w + i * rp, g->mw + i * rp, g->dsigma + i * rp);
+        const double log_det = kern->prepare_row(
+            row_of(mu, h, i, r, rp, g->mu_row), row_of(omega, h, i, r, rp, g->omega_row), g->center, (float)eps_sigma,
+            (float)g->scale, (int)rp, (int)r, g->w + i * rp, g->mw + i * rp, want_slope ? g->dsigma + i * rp : NULL);
         g->log_weight[i] = g->log_weight[i] - top_alpha - 0.5 * log_det;
         if (g->log_weight[i] > top) top = g->log_weight[i];
     }
@@ -120,12 +157,7 @@ void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_
         if (i < k && top > -INFINITY) g->log_weight[i] -= top;
         g->konst[i] = i < k ? (float)(g->scale * g->log_weight[i]) : 0.0f;
     }
-    for (int64_t i = 0; i < k4; i++)
-        for (int64_t j = 0; j < r; j++) {
-            float *p = g->blocked + (i / 4 * r + j) * 8 + i % 4;
-            p[0] = g->w[i * rp + j];
-            p[4] = g->mw[i * rp + j];
-        }
+    interleave(g, k4, r, rp);
     g->m.k = (int)k;
     g->m.r = (int)r;
     g->m.rp = (int)rp;
@@ -195,20 +227,34 @@ size_t gmai_gma_sums_floats(int64_t k, int64_t r)
 void gmai_gma_finish(const gmai_gma_head *g, const float *sums, int64_t h, const gma_tensor *dmu,
                      const gma_tensor *domega, const gma_tensor *dalpha, const gma_tensor *dscale)
 {
-    const int64_t rp = g->m.rp;
+    const int64_t rp = g->m.rp, r = g->m.r;
     const float *st = sums, *stt = sums + (size_t)g->m.k * (size_t)rp, *n = stt + (size_t)g->m.k * (size_t)rp;
     double scale_sum = 0.0;
-    for (int64_t k = 0; k < g->m.k; k++) {
-        double tt = 0.0;
-        for (int64_t r = 0; r < g->m.r; r++) {
-            const int64_t i = k * rp + r;
-            tt += (double)stt[i];
-            if (gmai_present(dmu)) set(dmu, h, k, r, 2.0 * (double)g->w[i] * (double)st[i]);
-            if (gmai_present(domega))
-                set(domega, h, k, r, (double)g->dsigma[i] * ((double)stt[i] - 0.5 * g->scale * (double)n[k]));
+    for (int64_t k = 0; k < g->m.k; k++, st += rp, stt += rp) {
+        const float *w = g->w + k * rp, *slope = g->dsigma + k * rp;
+        const double half_n = 0.5 * g->scale * (double)n[k];
+        /* Loops of one kind each, which a compiler makes vectors of. */
+        if (gmai_present(dmu)) {
+            float *out = row_to_set(dmu, h, k);
+            if (dmu->stride[2] == 1)
+                for (int64_t j = 0; j < r; j++) out[j] = 2.0f * (w[j] * st[j]);
+            else
+                for (int64_t j = 0; j < r; j++) out[j * dmu->stride[2]] = 2.0f * (w[j] * st[j]);
         }
-        if (gmai_present(dalpha)) set(dalpha, h, k, 0, g->scale * (double)n[k]);
-        if (g->log_weight[k] > -INFINITY) scale_sum += (double)n[k] * g->log_weight[k] - tt / g->scale;
+        if (gmai_present(domega)) {
+            float *out = row_to_set(domega, h, k);
+            if (domega->stride[2] == 1)
+                for (int64_t j = 0; j < r; j++) out[j] = (float)((double)slope[j] * ((double)stt[j] - half_n));
+            else
+                for (int64_t j = 0; j < r; j++)
+                    out[j * domega->stride[2]] = (float)((double)slope[j] * ((double)stt[j] - half_n));
+        }
+        if (gmai_present(dalpha)) *row_to_set(dalpha, h, k) = (float)(g->scale * (double)n[k]);
+        if (gmai_present(dscale) && g->log_weight[k] > -INFINITY) {
+            double tt = 0.0;
+            for (int64_t j = 0; j < r; j++) tt += (double)stt[j];
+            scale_sum += (double)n[k] * g->log_weight[k] - tt / g->scale;
+        }
     }
     if (gmai_present(dscale)) ((float *)dscale->data)[h * dscale->stride[0]] = (float)scale_sum;
 }

@@ -11,13 +11,15 @@ typedef struct gmai_gma_head {
     float *center, *w, *mw, *blocked, *konst, *dsigma;
     double *log_weight; /* (K) alpha_k - sum_r log(sigma2) / 2, less the largest of them */
     float *omega_row, *mu_row; /* work of the preparation */
+    double *column_work; /* (3, rp), likewise */
 } gmai_gma_head;
 
 size_t gmai_gma_head_size(int64_t k, int64_t r);
 
-/* Place a head into `memory` (gmai_gma_head_size bytes, 64-byte aligned) and prepare it from the parameters. */
+/* Place a head into `memory` (gmai_gma_head_size bytes, 64-byte aligned) and prepare it from the parameters.
+ * want_slope: dsigma too, which only gradients need. */
 void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_tensor *omega, const gma_tensor *alpha,
-                      const gma_tensor *scale, int64_t h, double eps_sigma, void *memory);
+                      const gma_tensor *scale, int64_t h, double eps_sigma, int want_slope, void *memory);
 
 /* The parameter sums of one head and bin, floats: sum_t (K, rp), sum_tt (K, rp), n (K). */
 size_t gmai_gma_sums_floats(int64_t k, int64_t r);
