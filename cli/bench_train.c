@@ -96,6 +96,9 @@ static gma_status make_settings(const train_options *o, int64_t length, int64_t 
         status = gma_settings_set(*settings, "tokens", "u16"); /* any vocabulary */
     }
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0] && status == GMA_OK; i++) {
+        if (numbers[i].value == 0 && strcmp(numbers[i].name, "components") == 0) {
+            continue; /* the mixer has none */
+        }
         status = set_number(*settings, numbers[i].name, numbers[i].value);
     }
     return status;
@@ -143,6 +146,22 @@ static gma_status make_tokens(int64_t count, int64_t vocab, int32_t **tokens) {
         (*tokens)[i] = (int32_t)((seed >> 33) % (uint64_t)vocab);
     }
     return status;
+}
+
+/* Gaussians or features: a parameter whose shape names them. */
+static int has_components(const char *mixer) {
+    gma_mixer_kind kind;
+    int count = 0;
+    if (gma_mixer_kind_from_name(mixer, &kind) != GMA_OK) {
+        return 0; /* making the settings says so */
+    }
+    const gma_slot_info *slots = gma_mixer_slots(kind, &count);
+    for (int i = 0; i < count; i++) {
+        if (slots[i].slot == GMA_MU || slots[i].slot == GMA_FEATURES) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 static gma_status measure(const train_options *o, int64_t length, train_row *row) {
@@ -228,8 +247,8 @@ int gma_bench_train(int argc, char **argv) {
          .help = "width of the residual stream"},
         {.name = "heads", .type = GMA_CLI_INT, .hint = "N", .def = "8", .min = 1, .max = 4096, .value = &o.heads,
          .help = "heads"},
-        {.name = "components", .type = GMA_CLI_INT, .hint = "N", .def = "128", .min = 1, .max = 65536,
-         .value = &o.components, .help = "Gaussians a head"},
+        {.name = "components", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 65536,
+         .value = &o.components, .help = "Gaussians or features a head; 0 = 128 where the mixer has such"},
         {.name = "vocab", .type = GMA_CLI_INT, .hint = "N", .def = "256", .min = 2, .max = 65536, .value = &o.vocab,
          .help = "tokens there are"},
         GMA_CLI_GROUP("How"),
@@ -256,6 +275,9 @@ int gma_bench_train(int argc, char **argv) {
     if (code < 0 && (count = bench_read_lengths(o.lengths, lengths)) < 0) {
         code = gma_cli_misuse(&spec, "--length must be at most %d whole numbers from 1 to 2^32, joined by commas, not \"%s\"",
                               BENCH_MAX_LENGTHS, o.lengths);
+    }
+    if (code < 0 && o.components == 0 && has_components(o.mixer)) {
+        o.components = 128;
     }
     if (code < 0) {
         code = run(&o, lengths, count) == GMA_OK ? 0 : gma_cli_fail(&spec);

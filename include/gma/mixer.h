@@ -24,14 +24,7 @@
  *               eps is added to the product of these literal features, and S and Z hold them. A key feature beyond the
  *               range of f32 (e^88) becomes Inf and shows as such; for random features that cannot happen in practice.
  *
- * GMA_MIXER_SOFTMAX is softmax attention (src/mixers/softmax/README.md has the maths):
- *
- *   o_i = sum_j p_ij v_j,   p = softmax over the keys that query i sees of   scale <rot(q_i), rot(k_j)>
- *
- * It has the mask, packed sequences, grouped heads and alignment described below, and the options scale, window and
- * rotary_base of the descriptor; no (S, Z), log_decay, components or eps. A logit of -inf is a weight of 0.
- *
- * Two more are of another kind; their READMEs (src/mixers/<name>/) have the formulas in full:
+ * Three are of another kind; their READMEs (src/mixers/<name>/) have the formulas in full:
  *
  *   softmax     softmax attention: o_i = sum_j p_ij v_j, p = softmax over the keys that query i sees of
  *               scale <rot(q_i), rot(k_j)>. It has the mask, packed sequences, grouped heads and alignment described below and

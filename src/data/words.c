@@ -47,6 +47,8 @@ typedef struct counted {
     gmal_strings words;
     int64_t *count;
     int64_t room;
+    const char *path; /* the file being read, and how far */
+    int64_t at;
 } counted;
 
 static gma_status count_words(void *context, const char *text, size_t n, int final, size_t *used) {
@@ -62,6 +64,9 @@ static gma_status count_words(void *context, const char *text, size_t n, int fin
         int32_t id;
         while (i < n && !gmal_is_white((unsigned char)text[i])) i++;
         if (i == n && !final) break;
+        if (memchr(text + begin, 0, i - begin))
+            return gma_fail(GMA_ERR_FORMAT, "%s: the word at byte %lld holds a zero byte, which a word list cannot",
+                            c->path, (long long)(c->at + (int64_t)begin));
         const int64_t before = c->words.count;
         s = gmal_strings_add(&c->words, text + begin, i - begin, &id);
         if (s == GMA_OK) s = gmal_grow(&c->count, &c->room, c->words.count, sizeof *c->count);
@@ -70,6 +75,7 @@ static gma_status count_words(void *context, const char *text, size_t n, int fin
         c->count[id]++;
         *used = i;
     }
+    c->at += (int64_t)*used;
     return s;
 }
 
@@ -91,7 +97,11 @@ gma_status gmal_words_learn(const char *const *files, int count, int64_t vocab, 
     counted c = {0};
     gma_status s = GMA_OK;
     int32_t id;
-    for (int i = 0; i < count && s == GMA_OK; i++) s = gmal_read_text(files[i], count_words, &c);
+    for (int i = 0; i < count && s == GMA_OK; i++) {
+        c.path = files[i];
+        c.at = 0;
+        s = gmal_read_text(files[i], count_words, &c);
+    }
     ranked *order = s == GMA_OK ? malloc((size_t)(c.words.count + 1) * sizeof *order) : NULL;
     gma_tokenizer *t = order ? gmal_tokenizer_alloc(GMA_TOKENIZER_WORDS) : NULL;
     if (s == GMA_OK && !t) s = gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a word list");

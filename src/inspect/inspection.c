@@ -47,7 +47,7 @@ static gma_status collect(gma_inspection *n, const char *data) {
     const gma_lm_config *c = &n->lm->layout->c;
     const int64_t context = n->o.context ? n->o.context : c->context;
     gmal_tokens tokens;
-    gma_status s = gmal_tokens_open(data, c->tokenizer == GMA_LM_TOKENIZER_BYTES ? 1 : 2, c->vocab, &tokens);
+    gma_status s = gmal_tokens_open_for(data, c->tokenizer == GMA_LM_TOKENIZER_BYTES ? 1 : 2, c->vocab, n->lm->tokenizer, &tokens);
     if (s != GMA_OK)
         return s;
     gmal_span span = {&tokens, 0, tokens.count};
@@ -82,9 +82,10 @@ gma_status gma_inspect(const gma_lm *lm, const char *data, const gma_inspect_opt
     gma_status s = n->data ? check(&n->o, c) : gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for an inspection");
     if (n->data)
         strcpy(n->data, data);
-    if (s == GMA_OK)
+    if (s == GMA_OK && !lm->tokenizer)
         s = gma_tokenizer_create(c->tokenizer == GMA_LM_TOKENIZER_BYTES ? GMA_TOKENIZER_BYTES : GMA_TOKENIZER_IDS,
-                                 c->vocab, &n->tokenizer);
+                                 c->vocab, &n->made);
+    n->tokenizer = lm->tokenizer ? lm->tokenizer : n->made;
     if (s == GMA_OK)
         s = collect(n, data);
     if (s == GMA_OK)
@@ -107,7 +108,7 @@ void gma_inspection_destroy(gma_inspection *n) {
     for (int i = 0; i < GMAL_MOST_LABELS; i++)
         gmal_labels_free(&n->labels[i]);
     gmal_collection_free(&n->c);
-    gma_tokenizer_destroy(n->tokenizer);
+    gma_tokenizer_destroy(n->made);
     free(n->results);
     free(n->heads);
     free(n->data);

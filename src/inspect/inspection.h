@@ -19,7 +19,8 @@ struct gma_inspection {
     gma_inspect_options o;
     char *data; /* the file's name */
     gmal_collection c;
-    gma_tokenizer *tokenizer;
+    const gma_tokenizer *tokenizer; /* the model's, or `made` */
+    gma_tokenizer *made;
     gmal_labels labels[GMAL_MOST_LABELS];
     int label_count;
     gma_inspect_head *heads;    /* (c.count) */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "gma/data.h"
 #include "gma/inspect.h"
 #include "gma/train.h"
 #include "inspect/information.h"
@@ -208,6 +209,25 @@ static void test_json(void **state) {
     gma_lm_destroy(lm);
 }
 
+/* A token file is opened as one, not read as text. */
+static void test_token_file(void **state) {
+    (void)state;
+    gma_lm *lm = model("gma", 1);
+    gma_tokenizer *bytes;
+    char path[160];
+    snprintf(path, sizeof path, "%s/text.tokens", folder);
+    TST_OK(gma_tokenizer_create(GMA_TOKENIZER_BYTES, 256, &bytes));
+    TST_OK(gma_data_encode(text_file(), bytes, 0, path));
+    gma_inspection *text = look(lm, NULL), *tokens;
+    TST_OK(gma_inspect(lm, path, NULL, &tokens));
+    assert_int_equal(tokens->c.tokens, text->c.tokens);
+    assert_memory_equal(tokens->c.ids, text->c.ids, (size_t)text->c.tokens * sizeof(int32_t));
+    gma_inspection_destroy(tokens);
+    gma_inspection_destroy(text);
+    gma_tokenizer_destroy(bytes);
+    gma_lm_destroy(lm);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     gma_lm *lm = model("linear", 0), *gma = model("gma", 0);
@@ -234,8 +254,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numbers), cmocka_unit_test(test_labels),   cmocka_unit_test(test_batches),
-        cmocka_unit_test(test_json),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_numbers), cmocka_unit_test(test_labels),     cmocka_unit_test(test_batches),
+        cmocka_unit_test(test_json),    cmocka_unit_test(test_token_file), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
