@@ -94,8 +94,27 @@ static const gma_stored_tensor *stored_for(const op_file *f, const gma_slot_info
     return gma_safetensors_find(f->file, gma_slot_name(s->slot));
 }
 
+/* What would change the result of other mixers, and this one cannot honour: not to be dropped in silence. */
+static gma_status check_foreign(const op_file *f) {
+    static const int32_t slots[] = {GMA_KEY_MASK, GMA_CU_SEQLENS, GMA_STATE_S, GMA_STATE_Z, GMA_STATE_H, GMA_LOG_DECAY};
+    for (size_t i = 0; i < sizeof slots / sizeof slots[0]; i++) {
+        int known = 0;
+        for (int j = 0; j < f->slot_count; j++) {
+            known |= f->slots[j].slot == slots[i];
+        }
+        if (!known && gma_safetensors_find(f->file, gma_slot_name(slots[i])) != NULL) {
+            return gma_fail(GMA_ERR_UNSUPPORTED, "%s: tensor \"%s\": the mixer %s has none", f->path,
+                            gma_slot_name(slots[i]), gma_mixer_kind_name((gma_mixer_kind)f->desc.kind));
+        }
+    }
+    return GMA_OK;
+}
+
 static gma_status check_all(op_file *f) {
-    gma_status status = GMA_OK;
+    gma_status status = check_foreign(f);
+    if (status != GMA_OK) {
+        return status;
+    }
     for (int i = 0; i < f->slot_count; i++) {
         const gma_slot_info *s = &f->slots[i];
         const gma_stored_tensor *t = stored_for(f, s);
@@ -145,7 +164,7 @@ static gma_status read_real(const op_file *f, const char *key, double *out) {
     return GMA_OK;
 }
 
-static gma_status read_softmax_options(op_file *f) {
+static gma_status read_attention_options(op_file *f) {
     double window = 0.0;
     gma_status status = read_real(f, "scale", &f->desc.scale);
     if (status == GMA_OK && gma_safetensors_metadata(f->file, "scale") != NULL && !(f->desc.scale > 0.0)) {
@@ -180,7 +199,8 @@ static gma_status read_metadata(op_file *f) {
     if (status == GMA_OK) {
         status = read_real(f, "eps_sigma", &f->desc.eps_sigma);
     }
-    return status == GMA_OK && f->desc.kind == GMA_MIXER_SOFTMAX ? read_softmax_options(f) : status;
+    const int scores = f->desc.kind == GMA_MIXER_SOFTMAX || f->desc.kind == GMA_MIXER_LINFORMER;
+    return status == GMA_OK && scores ? read_attention_options(f) : status;
 }
 
 /* ---- Tensors in memory -------------------------------------------------------------------------------------- */

@@ -83,6 +83,8 @@ static gma_status parse_option(const char *item, const char *text, size_t n, gma
         FAIL("layers: \"%s\": there is no option \"%.*s\"; there are: %s", item, (int)strcspn(text, "=:"),
              text, all);
     }
+    if (*gmal_layer_value(layer, o) != -1)
+        FAIL("layers: \"%s\": %s is there twice", item, o->name);
     char *end = number;
     const size_t m = eq ? n - (size_t)(eq + 1 - text) : 0;
     long long x = 0;

@@ -326,14 +326,14 @@ static void test_other_mixers(void **state) {
 /* softmax: kernels against --naive, its metadata, and metadata that is wrong. */
 static void test_softmax(void **state) {
     (void)state;
-    CLI("op", golden("causal_decay_key_mask"), "s", "--mixer", "softmax", "--backward");
+    CLI("op", golden("causal_key_mask"), "s", "--mixer", "softmax", "--backward");
     assert_success();
-    CLI("op", golden("causal_decay_key_mask"), "n", "--mixer", "softmax", "--backward", "--naive");
+    CLI("op", golden("causal_key_mask"), "n", "--mixer", "softmax", "--backward", "--naive");
     assert_success();
     assert_int_equal(compare(in_cli_folder("n"), in_cli_folder("s"), "", 0, 0), 4); /* o, q k v */
-    CLI("op", golden("causal_decay_key_mask"), "s", "--mixer", "softmax", "--responsibilities");
+    CLI("op", golden("causal_key_mask"), "s", "--mixer", "softmax", "--responsibilities");
     assert_complaint(1, "mixture");
-    CLI("op", golden("causal_decay_key_mask"), "s", "--mixer", "mha");
+    CLI("op", golden("causal_key_mask"), "s", "--mixer", "mha");
     assert_complaint(2, "mha"); /* in the benchmarks only */
     static const struct {
         const char *key, *value, *complaint; /* NULL: it is taken */
@@ -354,6 +354,9 @@ static void test_softmax(void **state) {
         CLI("op", "hand", "g"); /* to gma they mean nothing */
         assert_success();
     }
+    /* What it cannot honour is refused, not dropped. */
+    CLI("op", golden("causal_decay_key_mask"), "s", "--mixer", "softmax");
+    assert_complaint(1, "\"log_decay\": the mixer softmax has none");
 }
 
 static void test_empty(void **state) {

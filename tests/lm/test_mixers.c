@@ -88,6 +88,7 @@ static void test_patterns(void **state) {
         {"gma:taps=4", "layers: \"gma:taps=4\": there is no option \"taps\"; there are: window, components, states, expand"},
         {"gma:conv", "layers: \"gma:conv\": conv must be a whole number from 0 to 64"},
         {"gma:conv=", "conv must be a whole number"},
+        {"gma:conv=2:conv=3", "layers: \"gma:conv=2:conv=3\": conv is there twice"},
         {"gma:conv=65", "conv must be a whole number from 0 to 64"},
         {"gma:conv=4x", "conv must be a whole number"},
         {"gma:components=0", "components must be a whole number from 1"},
