@@ -284,8 +284,15 @@ gma_status gma_token_file_sequence(const gma_token_file *f, int64_t i, int64_t *
 
 gma_status gmal_token_file_peek(const char *path, gma_tokenizer_kind *kind, int64_t *vocab) {
     gma_token_file f = {.path = (char *)(uintptr_t)path};
-    if (!gma_token_file_is(path)) return gma_fail(GMA_ERR_FORMAT, "%s: is not a token file", path);
-    gma_status s = gma_safetensors_open(path, &f.names);
+    gma_status s = GMA_OK;
+    if (!gma_token_file_is(path)) {
+        gmal_file file;
+        s = gmal_file_open(path, 0, &file); /* says so when it cannot be read at all */
+        if (s != GMA_OK) return s;
+        gmal_file_close(&file);
+        return gma_fail(GMA_ERR_FORMAT, "%s: is not a token file", path);
+    }
+    s = gma_safetensors_open(path, &f.names);
     if (s == GMA_OK) s = read_metadata(&f);
     *kind = (gma_tokenizer_kind)f.info.tokenizer;
     *vocab = f.info.vocab;
