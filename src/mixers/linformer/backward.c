@@ -3,9 +3,7 @@
 #include <string.h>
 
 #include "core/cpu.h"
-#include "engine/chunk.h"
 #include "mixers/linformer/linformer.h"
-#include "mixers/units.h"
 
 typedef struct layout {
     float *parts;
@@ -58,7 +56,7 @@ static void query_chunk(const gmai_linformer_job *j, const gmai_linformer_work *
 }
 
 /* One part of the query chunks of all query heads of one key head. */
-static void query_unit(void *self, char *work, int64_t unit)
+static void query_unit(const void *self, char *work, int64_t unit)
 {
     const gmai_linformer_job *j = self;
     const gmai_linformer_plan *p = j->p;
@@ -112,7 +110,7 @@ static void key_chunk(const gmai_linformer_job *j, const gmai_linformer_work *w,
 }
 
 /* unit: (keys or values, chunk). A projection of one head is summed over the batch, one of all heads over these too. */
-static void key_unit(void *self, char *work, int64_t unit)
+static void key_unit(const void *self, char *work, int64_t unit)
 {
     const gmai_linformer_job *j = self;
     const gmai_linformer_plan *p = j->p;
@@ -146,8 +144,8 @@ gma_status gmai_linformer_backward(const gma_mixer *m, const gmai_args *a, const
     gmai_linformer_plan_make(&m->d, &p);
     take(&p, &b, threads, &l);
     gmai_linformer_job j = {m, &p, a, l.parts, x->saved};
-    gmai_units(m, threads, p.heads * p.parts, query_unit, &j, l.work, l.work_size);
+    gmai_each(m->kern, threads, p.heads * p.parts, l.work, l.work_size, query_unit, &j);
     gmai_linformer_join(&j);
-    gmai_units(m, threads, 2 * gmai_linformer_chunks(p.nk), key_unit, &j, l.work, l.work_size);
+    gmai_each(m->kern, threads, 2 * gmai_linformer_chunks(p.nk), l.work, l.work_size, key_unit, &j);
     return GMA_OK;
 }

@@ -5,9 +5,7 @@
 #include <string.h>
 
 #include "core/cpu.h"
-#include "engine/chunk.h"
 #include "mixers/mixers.h"
-#include "mixers/units.h"
 
 #define F32 (1u << GMA_F32)
 #define F32_BF16 (1u << GMA_F32 | 1u << GMA_BF16)
@@ -150,7 +148,7 @@ void gmai_linformer_join(const gmai_linformer_job *j)
 /* ---- forward ------------------------------------------------------------------------------------------ */
 
 /* k' and v' over one part of the tokens of one key head. */
-static void project_unit(void *self, char *work, int64_t unit)
+static void project_unit(const void *self, char *work, int64_t unit)
 {
     const gmai_linformer_job *j = self;
     const gmai_linformer_plan *p = j->p;
@@ -179,7 +177,7 @@ static void project_unit(void *self, char *work, int64_t unit)
     }
 }
 
-static void query_unit(void *self, char *work, int64_t unit)
+static void query_unit(const void *self, char *work, int64_t unit)
 {
     const gmai_linformer_job *j = self;
     const gmai_linformer_plan *p = j->p;
@@ -208,12 +206,12 @@ static gma_status forward(const gma_mixer *m, const gmai_args *a, const gma_exec
     gmai_linformer_plan_make(&m->d, &p);
     take(&p, &b, threads, &l);
     gmai_linformer_job j = {m, &p, a, l.parts, NULL};
-    gmai_units(m, threads, p.heads * p.parts, project_unit, &j, l.work, l.work_size);
+    gmai_each(m->kern, threads, p.heads * p.parts, l.work, l.work_size, project_unit, &j);
     gmai_linformer_join(&j);
     for (int64_t i = 0; i < p.heads && x->saved; i++)
         memcpy((float *)x->saved + (size_t)i * p.summary, l.parts + (size_t)(i * p.parts) * p.summary,
                p.summary * sizeof(float));
-    gmai_units(m, threads, p.batch * p.hq * gmai_linformer_chunks(p.nq), query_unit, &j, l.work, l.work_size);
+    gmai_each(m->kern, threads, p.batch * p.hq * gmai_linformer_chunks(p.nq), l.work, l.work_size, query_unit, &j);
     return GMA_OK;
 }
 

@@ -5,7 +5,7 @@
 #ifndef GMA_MIXERS_LINFORMER_LINFORMER_H
 #define GMA_MIXERS_LINFORMER_LINFORMER_H
 
-#include "engine/engine.h"
+#include "engine/parallel.h"
 #include "mixers/mixer_impl.h"
 
 #define C GMAI_CHUNK

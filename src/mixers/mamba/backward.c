@@ -9,7 +9,6 @@
 #include "core/cpu.h"
 #include "core/tensor.h"
 #include "mixers/mamba/mamba.h"
-#include "mixers/units.h"
 
 typedef struct layout {
     gmai_sequence *seq;
@@ -72,7 +71,7 @@ static int chunk_of(const job *j, int64_t place, gmai_segment *s)
     return 1;
 }
 
-static void chunk_unit(void *self, char *work, int64_t unit)
+static void chunk_unit(const void *self, char *work, int64_t unit)
 {
     const job *j = self;
     const gmai_mamba_plan *p = j->p;
@@ -109,7 +108,7 @@ static void chunk_unit(void *self, char *work, int64_t unit)
 }
 
 /* The groups' parts of the gradients of B and C: into the first, then to the caller. */
-static void shared_unit(void *self, char *work, int64_t place)
+static void shared_unit(const void *self, char *work, int64_t place)
 {
     const job *j = self;
     const gmai_mamba_plan *p = j->p;
@@ -145,8 +144,8 @@ static void band(job *j, int threads)
                                     l->dh + (size_t)(i * p->groups + g) * p->state_floats);
     }
     for (j->round = 0; j->round < rounds; j->round++) {
-        gmai_units(j->m, threads, count * p->groups, chunk_unit, j, l->work, l->work_size);
-        gmai_units(j->m, threads, count, shared_unit, j, l->work, 0);
+        gmai_each(j->m->kern, threads, count * p->groups, l->work, l->work_size, chunk_unit, j);
+        gmai_each(j->m->kern, threads, count, l->work, 0, shared_unit, j);
     }
     for (int64_t i = 0; i < count; i++)
         for (int64_t g = 0; g < p->groups; g++)

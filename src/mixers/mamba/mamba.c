@@ -4,7 +4,6 @@
 #include "core/cpu.h"
 #include "mixers/mamba/mamba.h"
 #include "mixers/mixers.h"
-#include "mixers/units.h"
 
 #define F32 (1u << GMA_F32)
 #define F32_BF16 (1u << GMA_F32 | 1u << GMA_BF16)
@@ -91,7 +90,7 @@ typedef struct job {
 } job;
 
 /* One group of one sequence, from its first token to its last. */
-static void run_unit(void *self, char *work, int64_t unit)
+static void run_unit(const void *self, char *work, int64_t unit)
 {
     const job *j = self;
     const gmai_mamba_plan *p = j->p;
@@ -133,7 +132,7 @@ static gma_status forward(const gma_mixer *m, const gmai_args *a, const gma_exec
     if (s != GMA_OK) return s;
     gmai_mamba_prepare(&p, a, l.groups);
     job j = {m, &p, a, &l, x->saved};
-    gmai_units(m, threads, p.tokens.sequences * p.groups, run_unit, &j, l.work, l.work_size);
+    gmai_each(m->kern, threads, p.tokens.sequences * p.groups, l.work, l.work_size, run_unit, &j);
     return GMA_OK;
 }
 

@@ -5,7 +5,7 @@
 #ifndef GMA_MIXERS_MAMBA_MAMBA_H
 #define GMA_MIXERS_MAMBA_MAMBA_H
 
-#include "engine/engine.h"
+#include "engine/parallel.h"
 #include "mixers/mixer_impl.h"
 
 #define W GMAI_SCAN_WIDTH

@@ -4,7 +4,6 @@
 #include "core/cpu.h"
 #include "core/tensor.h"
 #include "mixers/mamba/mamba.h"
-#include "mixers/units.h"
 
 typedef struct layout {
     float *groups, *h, *rows;
@@ -57,7 +56,7 @@ static void load_row(const gma_tensor *t, int64_t b, int64_t column, int n, floa
     for (int i = 0; i < n; i++) row[i] = gmai_load_f32(t, b * t->stride[0] + column + i);
 }
 
-static void step_unit(void *self, char *work, int64_t unit)
+static void step_unit(const void *self, char *work, int64_t unit)
 {
     const job *j = self;
     const gmai_mamba_plan *p = j->p;
@@ -86,7 +85,7 @@ gma_status gmai_mamba_step(const gma_mixer *m, const gmai_args *a, void *state, 
     job j = {m, &p, a, &l};
     /* A token of a group is a microsecond of work: a team pays from many groups on. */
     const int64_t units = m->d.batch * p.groups;
-    gmai_units(m, units * p.states >= 4096 ? gmai_threads(threads) : 1, units, step_unit, &j, NULL, 0);
+    gmai_each(m->kern, units * p.states >= 4096 ? gmai_threads(threads) : 1, units, NULL, 0, step_unit, &j);
     return GMA_OK;
 }
 
