@@ -43,18 +43,6 @@ static const net_case net_cases[] = {
 };
 enum { NET_CASES = sizeof net_cases / sizeof net_cases[0] };
 
-/* A pattern may name a mixer that this libgma was built without. */
-static inline int net_case_there(const net_case *c) {
-    static const char *const optional[] = {"softmax", "mamba"};
-    gma_mixer_kind kind;
-    for (int i = 0; c->layers && i < 2; i++)
-        if (strstr(c->layers, optional[i]) && gma_mixer_kind_from_name(optional[i], &kind) != GMA_OK) {
-            printf("skipped, there is no mixer %s: %s\n", optional[i], c->name);
-            return 0;
-        }
-    return 1;
-}
-
 static inline gma_lm_config net_config(const net_case *c) {
     gma_lm_config m;
     gma_lm_config_init(&m);

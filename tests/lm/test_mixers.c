@@ -25,22 +25,6 @@ static const struct {
 };
 enum { TRAINED = sizeof trained / sizeof trained[0] };
 
-static int there(const char *mixer) {
-    gma_mixer_kind kind;
-    return gma_mixer_kind_from_name(mixer, &kind) == GMA_OK;
-}
-
-/* What is trained names no mixer that this libgma was built without. */
-static int can_train(int i) {
-    static const char *const optional[] = {"softmax", "mamba"};
-    for (int j = 0; j < 2; j++)
-        if (strstr(trained[i].value, optional[j]) && !there(optional[j])) {
-            printf("skipped, there is no mixer %s: %s\n", optional[j], trained[i].value);
-            return 0;
-        }
-    return 1;
-}
-
 /* ---- Patterns ------------------------------------------------------------------------------------------------- */
 
 static gma_lm_config with(const char *pattern) {
@@ -144,10 +128,6 @@ static void test_whole_model_options(void **state) {
 static void test_softmax_and_mamba(void **state) {
     (void)state;
     gma_lm_config c;
-    if (!there("softmax") || !there("mamba")) {
-        printf("skipped: there is no mixer softmax or mamba\n");
-        return;
-    }
     c = with("2xsoftmax");
     TST_OK(gma_lm_config_resolve(&c));
     assert_int_equal(c.positions, GMA_LM_POSITIONS_ROTARY);
@@ -165,12 +145,10 @@ static void test_softmax_and_mamba(void **state) {
     c = with("softmax");
     c.routing_dim = 3;
     TST_ERROR(gma_lm_config_resolve(&c), GMA_ERR_INVALID_ARGUMENT, "layer 1 (softmax): routing_dim (3) must be even");
-    if (there("linformer")) {
-        c = with("gma,linformer");
-        assert_int_not_equal(gma_lm_config_resolve(&c), GMA_OK);
-        assert_non_null(strstr(gma_last_error(), "layer 2 (linformer): "));
-        assert_non_null(strstr(gma_last_error(), "causal"));
-    }
+    c = with("gma,linformer");
+    assert_int_not_equal(gma_lm_config_resolve(&c), GMA_OK);
+    assert_non_null(strstr(gma_last_error(), "layer 2 (linformer): "));
+    assert_non_null(strstr(gma_last_error(), "causal"));
     static const struct {
         const char *pattern, *says;
     } bad[] = {{"softmax:forget_gate=1", "the mixer softmax has no forget_gate"},
@@ -261,7 +239,6 @@ static void test_every_mixer_learns(void **state) {
     const double entropy = unigram_entropy();
     assert_true(entropy > 3 && entropy < 3.6);
     for (int i = 0; i < TRAINED; i++) {
-        if (!can_train(i)) continue;
         char out[64];
         snprintf(out, sizeof out, "runs/%s", trained[i].name);
         assert_int_equal(CLI("train", "--data", "text", "--out", out, "--preset", "tiny", "--steps", "80", "--width",
@@ -279,7 +256,6 @@ static void test_every_mixer_learns(void **state) {
 static void test_every_mixer_resumes(void **state) {
     (void)state;
     for (int i = 0; i < TRAINED; i++) {
-        if (!can_train(i)) continue;
         const int redraw = strstr(trained[i].value, "performer") != NULL;
         char a[64], b[64];
         snprintf(a, sizeof a, "straight-%s", trained[i].name);
