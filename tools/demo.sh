@@ -7,7 +7,7 @@ gma=build/bin/gma
 data=data/tinyshakespeare/input.txt
 run=${1:-runs/demo}
 
-echo "Training on $data (1.1 million bytes of Shakespeare), about two minutes on two cores."
+echo "Training on $data (1.1 million bytes of Shakespeare), two to four minutes on two cores."
 echo
 "$gma" train --preset demo --data "$data" --out "$run" --force
 echo

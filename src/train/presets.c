@@ -32,7 +32,7 @@ static const pair tiny[] = {
 static const preset presets[] = {
     {"default", "every option of the mixer on: what to start from", NULL, 0},
     ROW(paper, "the operator as published: no option, learned positions, layer norm"),
-    ROW(demo, "default, short enough for two minutes on two cores"),
+    ROW(demo, "default, short enough for some minutes on two cores"),
     ROW(tiny, "seconds; to try things out"),
 };
 enum { COUNT = sizeof presets / sizeof presets[0] };
