@@ -1,6 +1,7 @@
-/* Dense products: oneDNN's sgemm, or ours. */
+/* Dense products: ours, or oneDNN's sgemm. */
 #include "layers/matmul.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 #include "layers/kernels.h"
@@ -30,11 +31,11 @@ gma_status gmal_matmul_own_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, 
     return GMA_OK;
 }
 
-static gma_status product(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
-                           const float *b, int64_t ldb, float beta, float *c, int64_t ldc, int threads) {
+gma_status gmal_matmul_library_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                                   int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc,
+                                   int threads) {
 #ifdef GMAL_HAVE_ONEDNN
     /* oneDNN takes its thread count from OpenMP; the entry points of this library have set it (layers/threads.h). */
-    (void)threads;
     if (m > 0 && n > 0 && k > 0) {
         const dnnl_status_t s =
             dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
@@ -48,10 +49,23 @@ static gma_status product(int ta, int tb, int64_t m, int64_t n, int64_t k, float
     return gmal_matmul_own_f32(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, threads);
 }
 
+/* Whether ours is the faster one: on AVX2, where it was measured (docs/performance.md); on the other tiers nobody has yet. */
+static int own_is_faster(void) {
+    static _Atomic int known; /* 0 = not asked yet, 1 = no, 2 = yes */
+    int answer = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!answer) {
+        gma_isa isa;
+        answer = gma_isa_default(&isa) == GMA_OK && isa == GMA_ISA_AVX2 ? 2 : 1;
+        atomic_store_explicit(&known, answer, memory_order_relaxed);
+    }
+    return answer == 2;
+}
+
 gma_status gmal_matmul_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                            const float *b, int64_t ldb, float beta, float *c, int64_t ldc, int threads) {
     const double began = gmal_watch_begin();
-    const gma_status s = product(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, threads);
+    const gma_status s = (own_is_faster() ? gmal_matmul_own_f32 : gmal_matmul_library_f32)(ta, tb, m, n, k, alpha, a, lda, b,
+                                                                                           ldb, beta, c, ldc, threads);
     gmal_watch_end_product(began);
     return s;
 }
