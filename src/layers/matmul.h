@@ -14,6 +14,20 @@ gma_status gmal_matmul_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, floa
 gma_status gmal_matmul_f64(int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
                            const double *b, int64_t ldb, double beta, double *c, int64_t ldc, int threads);
 
+/* The same, and for every part of C, once it is final and while it is in a cache: after->part(context, rows i .. i + m,
+ * columns j .. j + n). Parts run on any thread, and cover C once. after = NULL: nothing. */
+typedef struct gmal_after {
+    void (*part)(const void *context, int64_t i, int64_t m, int64_t j, int64_t n);
+    const void *context;
+} gmal_after;
+
+gma_status gmal_matmul_then_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                                const float *b, int64_t ldb, float beta, float *c, int64_t ldc, const gmal_after *after,
+                                int threads);
+gma_status gmal_matmul_then_f64(int ta, int tb, int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda,
+                                const double *b, int64_t ldb, double beta, double *c, int64_t ldc, const gmal_after *after,
+                                int threads);
+
 /* oneDNN's, where it is built in. */
 gma_status gmal_matmul_library_f32(int ta, int tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
                                    int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc,

@@ -29,6 +29,7 @@ typedef struct GMAL_T(product) {
     gmal_real *c;
     int64_t lda, ldb, ldc;
     gmal_real *panels;
+    const gmal_after *after;
     int64_t rows, parts; /* a task: rows of C, and one of so many parts of the piece's columns */
 } GMAL_T(product);
 
@@ -62,21 +63,22 @@ static void GMAL_T(task)(const GMAL_T(product) * p, int64_t p0, int64_t depth, i
     _Alignas(64) gmal_real rows_a[GMAL_GEMM_M * GMAL_GEMM_LDA];
     const int64_t width = GMAL_T(up)(GMAL_T(up)(n, p->parts), 64) * 64, j = task % p->parts * width;
     const int64_t i = task / p->parts * p->rows, m = p->m - i < p->rows ? p->m - i : p->rows;
+    const int64_t cols = n - j < width ? n - j : width;
     if (j >= n) return;
     for (int64_t at = 0; at == 0 || at < depth; at += GMAL_GEMM_K) {
         const int64_t k = depth - at < GMAL_GEMM_K ? depth - at : GMAL_GEMM_K, q = p0 + at;
         GMAL_T(gmal_get_kernels)()->gemm_rows(p->ta, p->ta ? p->a + q * p->lda + i : p->a + i * p->lda + q, p->lda, m, k, rows_a);
         GMAL_T(gmal_get_kernels)()->gemm_block(p->ta, rows_a, p->panels + at * GMAL_T(breadth) + j * k, p->alpha,
-                                               q == 0 ? p->beta : 1, p->c + i * p->ldc + j0 + j, p->ldc, m,
-                                               n - j < width ? n - j : width, k);
+                                               q == 0 ? p->beta : 1, p->c + i * p->ldc + j0 + j, p->ldc, m, cols, k);
     }
+    if (p->after && p0 + depth >= p->k) p->after->part(p->after->context, i, m, j0 + j, cols);
 }
 
 static void GMAL_T(own_product)(int ta, int tb, int64_t m, int64_t n, int64_t k, gmal_real alpha, const gmal_real *a,
                                 int64_t lda, const gmal_real *b, int64_t ldb, gmal_real beta, gmal_real *c,
-                                int64_t ldc, int threads) {
+                                int64_t ldc, const gmal_after *after, int threads) {
     _Alignas(64) gmal_real panels[GMAL_T(depth) * GMAL_T(breadth)];
-    GMAL_T(product) p = {ta, tb, m, n, k, alpha, beta, a, b, c, lda, ldb, ldc, panels, 0, 0};
+    GMAL_T(product) p = {ta, tb, m, n, k, alpha, beta, a, b, c, lda, ldb, ldc, panels, after, 0, 0};
     if (m <= 0 || n <= 0) return;
     GMAL_T(cut)(&p, threads);
 #ifdef _OPENMP
