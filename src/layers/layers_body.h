@@ -4,6 +4,7 @@
 
 #include "layers/kernels.h"
 #include "layers/layers.h"
+#include "layers/matmul.h"
 #include "layers/rng.h"
 
 #include "layers/real.h"
@@ -82,6 +83,47 @@ void GMAL_T(gmal_mlp_backward)(int kind, const gmal_real *h, const gmal_real *da
         else
             KERNELS()->swiglu_backward(h + r * 2 * n, da + r * n, dh + r * 2 * n, m, n);
     }
+}
+
+typedef struct GMAL_T(mlp_at) {
+    const gmal_real *h;
+    gmal_real *to;
+    int64_t n;
+} GMAL_T(mlp_at);
+
+static void GMAL_T(gelu_part)(const void *context, int64_t i, int64_t m, int64_t j, int64_t n) {
+    const GMAL_T(mlp_at) *p = context;
+    for (int64_t r = i; r < i + m; r++) KERNELS()->gelu_forward(p->h + r * p->n + j, p->to + r * p->n + j, n);
+}
+
+static void GMAL_T(gelu_grad_part)(const void *context, int64_t i, int64_t m, int64_t j, int64_t n) {
+    const GMAL_T(mlp_at) *p = context;
+    for (int64_t r = i; r < i + m; r++) {
+        gmal_real *d = p->to + r * p->n + j;
+        KERNELS()->gelu_backward(p->h + r * p->n + j, d, d, n);
+    }
+}
+
+gma_status GMAL_T(gmal_mlp_up)(int kind, const gmal_real *x, const gmal_real *w, gmal_real *h, gmal_real *a, int64_t rows,
+                               int64_t in, int64_t n, int threads) {
+    const GMAL_T(mlp_at) p = {h, a, n};
+    const gmal_after after = {GMAL_T(gelu_part), &p};
+    const int gelu = kind == GMAL_MLP_GELU;
+    const int64_t out = gelu ? n : 2 * n;
+    const gma_status s = GMAL_T(gmal_matmul_then)(0, 1, rows, out, in, 1, x, in, w, in, 0, h, out, gelu ? &after : NULL, threads);
+    if (s == GMA_OK && !gelu) GMAL_T(gmal_mlp_forward)(kind, h, a, rows, n, threads);
+    return s;
+}
+
+gma_status GMAL_T(gmal_mlp_down_backward)(int kind, const gmal_real *dy, const gmal_real *w, const gmal_real *h,
+                                          gmal_real *da, gmal_real *dh, int64_t rows, int64_t n, int64_t out, int threads) {
+    const GMAL_T(mlp_at) p = {h, dh, n};
+    const gmal_after after = {GMAL_T(gelu_grad_part), &p};
+    const int gelu = kind == GMAL_MLP_GELU;
+    const gma_status s =
+        GMAL_T(gmal_matmul_then)(0, 0, rows, n, out, 1, dy, out, w, n, 0, gelu ? dh : da, n, gelu ? &after : NULL, threads);
+    if (s == GMA_OK && !gelu) GMAL_T(gmal_mlp_backward)(kind, h, da, dh, rows, n, threads);
+    return s;
 }
 
 void GMAL_T(gmal_silu_forward)(const gmal_real *x, const gmal_real *b, gmal_real *y, int64_t rows, int64_t n,
