@@ -56,6 +56,12 @@ typedef enum gma_lm_tokenizer {
     GMA_LM_TOKENIZER_BPE = 3 /* or byte-pair encoding */
 } gma_lm_tokenizer;
 
+typedef enum gma_lm_task {
+    GMA_LM_TASK_LM = 0, /* predict the next token; causal */
+    GMA_LM_TASK_CLASSIFY = 1, /* one class a sequence; causal or not, by default not */
+    GMA_LM_TASK_SEQ2SEQ = 2 /* a sequence from a sequence */
+} gma_lm_task;
+
 /** gma_lm_config - the shape of a model. Start from gma_lm_config_init(); a 0 marked "0 =" is filled in by
  *  gma_lm_config_resolve(), which every function that takes a configuration calls on its copy. */
 typedef struct gma_lm_config {
@@ -69,6 +75,9 @@ typedef struct gma_lm_config {
     int32_t forget_gate; /* likewise */
     int32_t output_gate; /* likewise */
     int32_t tokenizer; /* a gma_lm_tokenizer */
+    int32_t task; /* a gma_lm_task */
+    int32_t causal; /* 1: a token sees what is before it; 0: all of its sequence (no window, no forget gate); -1 = as the
+                       task wants */
     int32_t reserved;
     int64_t conv; /* taps; 0 = none; -1 = 4 where the mixer has q, k and v */
     int64_t vocab; /* 256 = bytes */

@@ -2,7 +2,7 @@
 #include "layers/real.h"
 #include "layers/watch.h"
 
-enum { GMAL_T(max_args) = 2 * (GMAL_MIXER_PARAMS + 7) };
+enum { GMAL_T(max_args) = 2 * (GMAL_MIXER_PARAMS + 8) };
 
 #define IO GMAL_T(gmal_mixer_io)
 #define DTYPE (sizeof(gmal_real) == sizeof(float) ? GMA_F32 : GMA_F64)
@@ -32,7 +32,7 @@ static void GMAL_T(put_dense)(const gma_mixer_desc *d, GMAL_T(gmal_args) * a, in
     int64_t n[GMA_MAX_RANK] = {1, 1, 1, 1};
     if (!p || !row)
         return;
-    const int rank = gmal_mixer_shape(d, row->dims, n);
+    const int rank = gmal_mixer_shape(d, gma_slot_dims(row, 0), n);
     GMAL_T(put)(a, slot | bit, gma_tensor_of(p, DTYPE, rank, n[0], n[1], n[2], n[3]));
 }
 
@@ -69,6 +69,8 @@ static void GMAL_T(append)(const gma_mixer_desc *d, const IO *io, int32_t bit, G
         GMAL_T(append_scan)(d, io, bit, a);
     else
         GMAL_T(append_attention)(d, io, bit, a);
+    if (io->cu_seqlens && !bit)
+        GMAL_T(put)(a, GMA_CU_SEQLENS, gma_tensor_of(io->cu_seqlens, GMA_I32, 1, d->segments + 1, 1, 1, 1));
     GMAL_T(put_dense)(d, a, GMA_LOG_DECAY, bit, io->log_decay);
     GMAL_T(put_dense)(d, a, GMA_LOGIT_SCALE, bit, io->logit_scale);
     for (int i = 0; i < io->params; i++)

@@ -26,6 +26,8 @@ const gmal_field gmal_model_fields[] = {
     F(CHOICE, norm, 0, 0, "rms|layer", "normalisation"),
     F(PICK, positions, 0, 0, "none|learned|rotary",
       "position information; auto = rotary in softmax layers, none in the others"),
+    F(CHOICE, task, 0, 0, "lm|classify|seq2seq", "what the model is for"),
+    F(SWITCH, causal, 0, 0, NULL, "a token sees what is before it; off (task classify): all of its sequence"),
     F(FLAG, tied, 0, 0, NULL, "the head is the embedding"),
     F(SWITCH, logit_scale, 0, 0, NULL,
       "learned factor on the log-likelihoods, per head, where the mixer has one"),
@@ -56,6 +58,7 @@ gma_status gma_lm_config_init(gma_lm_config *config) {
         .forget_gate = -1,
         .output_gate = -1,
         .tokenizer = GMA_LM_TOKENIZER_BYTES,
+        .causal = -1,
         .conv = -1,
         .vocab = 256,
         .context = 256,
@@ -86,6 +89,9 @@ gma_status gma_lm_config_resolve(gma_lm_config *c) {
         const gma_status s = gmal_field_check(&gmal_model_fields[i], c);
         if (s != GMA_OK) return s;
     }
+    if (c->causal < 0) c->causal = c->task != GMA_LM_TASK_CLASSIFY;
+    if (!c->causal && c->task != GMA_LM_TASK_CLASSIFY)
+        FAIL("causal cannot be off: this task predicts a token from those before it");
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (c->heads % c->kv_heads)
         FAIL("kv_heads (%lld) must divide heads (%lld)", (long long)c->kv_heads, (long long)c->heads);

@@ -38,6 +38,8 @@ static gmal_init init_of(int32_t slot) {
     switch (slot) {
     case GMA_MU: return GMAL_INIT_NORMAL;
     case GMA_FEATURES: return GMAL_INIT_FEATURES;
+    case GMA_PROJ_K:
+    case GMA_PROJ_V: return GMAL_INIT_MATRIX;
     case GMA_SSM_A: return GMAL_INIT_LOG_COUNT;
     case GMA_SSM_D: return GMAL_INIT_ONE;
     case GMA_DELTA_BIAS: return GMAL_INIT_DELTA;
@@ -50,13 +52,13 @@ static gma_status add_slots(gmal_layout *l, int64_t i, gmal_sub *m) {
     int count = 0;
     gma_mixer_desc d;
     const gma_slot_info *rows = gma_mixer_slots((gma_mixer_kind)m->spec.mixer, &count);
-    gma_status s = gmal_layer_desc(&l->c, &m->spec, 1, 1, 1, 1, &d);
+    gma_status s = gmal_layer_desc(&l->c, &m->spec, 1, l->c.context, l->c.context, -1, &d);
     for (int j = 0; j < count && s == GMA_OK; j++) {
         if (rows[j].role != GMA_ROLE_PARAM || !rows[j].required)
             continue;
         char name[32];
         int64_t n[GMA_MAX_RANK] = {0};
-        const int rank = gmal_mixer_shape(&d, rows[j].dims, n);
+        const int rank = gmal_mixer_shape(&d, gma_slot_dims(&rows[j], 0), n);
         if (rank > 3 || m->slots == GMAL_MIXER_PARAMS)
             return gma_fail(GMA_ERR_UNSUPPORTED, "the mixer %s has more parameters than a layer knows",
                             gma_mixer_kind_name((gma_mixer_kind)m->spec.mixer));

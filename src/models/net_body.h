@@ -2,12 +2,11 @@
  * width. */
 #include "models/stack_body.h"
 
-#include "layers/pages.h"
-
 struct GMAL_T(gmal_net) {
     const gmal_layout *l;
     int threads;
     void *arena;
+    size_t arena_bytes;
     stack s;
     real *logits;           /* (block, vocab) */
     int64_t block;
@@ -26,6 +25,41 @@ static int64_t block_rows(int64_t rows, int64_t vocab) {
     return rows < most ? rows : most;
 }
 
+/* After the stack has taken a shape. */
+static gma_status take_shape(net *n, gma_status s) {
+    const gma_lm_config *c = &n->l->c;
+    if (s == GMA_OK && n->l->positions >= 0 && n->s.T > c->context)
+        s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "a sequence has %lld tokens, but the model has learned positions for %lld",
+                     (long long)n->s.T, (long long)c->context);
+    if (s != GMA_OK)
+        return s;
+    n->block = block_rows(n->s.R, c->vocab);
+    bump count = {NULL, 0};
+    place(n, &count);
+    if (count.used > n->arena_bytes) {
+        free(n->arena);
+        n->arena_bytes = 0;
+        n->arena = gmal_pages(count.used);
+        if (!n->arena)
+            return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for activations: %.1f MiB for %lld sequences of up to %lld",
+                            (double)count.used / 1048576, (long long)n->s.B, (long long)n->s.T);
+        n->arena_bytes = count.used;
+    }
+    bump real_one = {n->arena, 0};
+    place(n, &real_one);
+    return GMA_OK;
+}
+
+gma_status GMAL_T(gmal_net_reshape)(net *n, int64_t batch, int64_t steps) {
+    if (!n->s.cu && n->arena && n->s.B == batch && n->s.T == steps)
+        return GMA_OK;
+    return take_shape(n, shape_stack(&n->s, batch, steps));
+}
+
+gma_status GMAL_T(gmal_net_pack)(net *n, const int64_t *lengths, int64_t count) {
+    return take_shape(n, pack_stack(&n->s, lengths, count));
+}
+
 gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int64_t steps, gmal_net_use use, int threads,
                                    net **out) {
     *out = NULL;
@@ -34,36 +68,21 @@ gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a network");
     n->l = layout;
     n->threads = threads;
-    n->block = block_rows(batch * steps, layout->c.vocab);
     n->s = (stack){.l = layout,
                    .blocks = layout->blocks,
                    .count = layout->c.layers,
-                   .B = batch,
-                   .T = steps,
                    .train = use != GMAL_NET_EVALUATE,
                    .recompute = use == GMAL_NET_RECOMPUTE,
                    .threads = threads,
                    .end_w = layout->norm_w,
                    .end_b = layout->norm_b};
     gma_status s = make_stack(&n->s);
-    if (s == GMA_OK) {
-        bump count = {NULL, 0};
-        place(n, &count);
-        n->arena = gmal_pages(count.used);
-        if (n->arena) {
-            bump real_one = {n->arena, 0};
-            place(n, &real_one);
-        } else {
-            s = gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for activations: %.1f MiB for a batch of %lld x %lld",
-                         (double)count.used / 1048576, (long long)batch, (long long)steps);
-        }
-    }
+    if (s == GMA_OK)
+        s = GMAL_T(gmal_net_reshape)(n, batch, steps);
     if (s != GMA_OK) {
         GMAL_T(gmal_net_destroy)(n);
         return s;
     }
-    if (n->s.cs)
-        GMAL_T(gmal_rotary_table)(n->s.cs, 0, steps, layout->c.routing_dim, layout->c.rotary_base);
     *out = n;
     return GMA_OK;
 }
@@ -82,7 +101,7 @@ static gma_status forward(net *n, const real *params, const int32_t *tokens, uin
     stack *s = &n->s;
     const int64_t C = l->c.width;
     GMAL_T(gmal_embed_forward)
-    (tokens, params + l->embed, at(params, l->positions), s->acts[0].x, s->B, s->T, C, n->threads);
+    (tokens, params + l->embed, at(params, l->positions), s->acts[0].x, sequences(s), C, n->threads);
     const gmal_dropout first = drop_at(s, key, 0);
     if (first.rate > 0)
         GMAL_T(gmal_dropout_apply)(s->acts[0].x, s->acts[0].x, s->R * C, first, n->threads);
@@ -131,7 +150,7 @@ gma_status GMAL_T(gmal_net_backward)(net *n, const real *params, real *grads, co
     if (first.rate > 0)
         GMAL_T(gmal_dropout_apply)(s->dx, s->dx, R * C, first, n->threads);
     GMAL_T(gmal_embed_backward)
-    (tokens, s->dx, grads + l->embed, grad_at(grads, l->positions), s->B, s->T, C, n->threads);
+    (tokens, s->dx, grads + l->embed, grad_at(grads, l->positions), sequences(s), C, n->threads);
     return GMA_OK;
 }
 

@@ -18,7 +18,10 @@ static real *grad_at(real *p, int64_t offset) { return offset < 0 ? NULL : p + o
 
 #include "models/stack_scan_body.h"
 
-static GMAL_T(gmal_mixer_io) mixer_io(const act *a, const gmal_sub *m, const real *params) {
+/* Rows of the operator's batch: packed sequences are one. */
+static int64_t op_batch(const stack *s) { return s->cu ? 1 : s->B; }
+
+static GMAL_T(gmal_mixer_io) mixer_io(const stack *s, const act *a, const gmal_sub *m, const real *params) {
     const sub_act *x = &a->mixer;
     GMAL_T(gmal_mixer_io) io = {0};
     io.ldq = io.ldk = m->spec.conv ? m->qkv : m->proj;
@@ -28,6 +31,7 @@ static GMAL_T(gmal_mixer_io) mixer_io(const act *a, const gmal_sub *m, const rea
     io.o = x->o;
     io.logit_scale = x->scale;
     io.log_decay = x->decay;
+    io.cu_seqlens = s->cu;
     io.params = m->slots;
     for (int i = 0; i < m->slots; i++) {
         io.slot[i] = m->slot[i].slot;
@@ -61,8 +65,8 @@ static void rotate(const stack *s, const gmal_sub *m, real *qkv, int64_t ld, int
     const gma_lm_config *c = &s->l->c;
     if (!gmal_layer_turns(&m->spec))
         return;
-    GMAL_T(gmal_rotary)(qkv, ld, s->cs, s->B, s->T, c->heads, c->routing_dim, sign, s->threads);
-    GMAL_T(gmal_rotary)(qkv + m->q, ld, s->cs, s->B, s->T, c->kv_heads, c->routing_dim, sign, s->threads);
+    GMAL_T(gmal_rotary)(qkv, ld, s->cs, sequences(s), c->heads, c->routing_dim, sign, s->threads);
+    GMAL_T(gmal_rotary)(qkv + m->q, ld, s->cs, sequences(s), c->kv_heads, c->routing_dim, sign, s->threads);
 }
 
 /* The mixer refuses a scale that is not positive and finite; a diverging run reaches that, and should hear which
@@ -86,14 +90,15 @@ static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
     TRY(linear(a->n, params + m->w_proj, a->p, s->R, s->l->c.width, m->proj, s->threads));
     if (m->spec.conv)
         GMAL_T(gmal_conv_forward)
-    (a->p, m->proj, params + m->conv, a->c, m->qkv, s->B, s->T, m->qkv, m->spec.conv, s->threads);
+    (a->p, m->proj, params + m->conv, a->c, m->qkv, sequences(s), m->qkv, m->spec.conv, s->threads);
     rotate(s, m, a->c, ld, 1);
     if (m->forget)
         GMAL_T(gmal_forget_forward)
-    (a->p + m->qkv + m->gate, m->proj, params + m->forget_b, a->decay, s->B, s->T, m->forget, s->threads);
+    (a->p + m->qkv + m->gate, m->proj, params + m->forget_b, a->decay, op_batch(s), s->R / op_batch(s), m->forget,
+     s->threads);
     if (a->scale)
         TRY(logit_scales(s, i, params, a->scale));
-    const GMAL_T(gmal_mixer_io) io = mixer_io(&s->acts[i], m, params);
+    const GMAL_T(gmal_mixer_io) io = mixer_io(s, &s->acts[i], m, params);
     const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved,
                         a->saved ? s->ops[i].size.saved : 0};
     TRY(m->rank ? scan_forward(s, i, params, &x) : GMAL_T(gmal_mixer_forward)(s->ops[i].mixer, &io, &x));
@@ -112,7 +117,7 @@ static gma_status mixer_backward(stack *s, int64_t i, const real *params, real *
     if (m->gate)
         GMAL_T(gmal_gate_backward)
     (a->o, a->p + m->qkv, m->proj, dog, s->d_o, s->dp + m->qkv, m->proj, s->R, m->out, s->threads);
-    const GMAL_T(gmal_mixer_io) io = mixer_io(&s->acts[i], m, params);
+    const GMAL_T(gmal_mixer_io) io = mixer_io(s, &s->acts[i], m, params);
     GMAL_T(gmal_mixer_io) grad = mixer_grad(s, m);
     const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, s->ops[i].size.saved};
     TRY(m->rank ? scan_backward(s, i, params, grads, &grad, &x)
@@ -125,10 +130,11 @@ static gma_status mixer_backward(stack *s, int64_t i, const real *params, real *
     rotate(s, m, grad.q, grad.ldq, -1);
     if (m->spec.conv)
         GMAL_T(gmal_conv_backward)
-    (s->dc, m->qkv, a->p, m->proj, params + m->conv, s->dp, m->proj, grads + m->conv, s->B, s->T, m->qkv, m->spec.conv,
-     s->threads);
+    (s->dc, m->qkv, a->p, m->proj, params + m->conv, s->dp, m->proj, grads + m->conv, sequences(s), m->qkv,
+     m->spec.conv, s->threads);
     if (m->forget)
         GMAL_T(gmal_forget_backward)
-    (s->ddecay, a->decay, s->dp + m->qkv + m->gate, m->proj, grads + m->forget_b, s->B, s->T, m->forget, s->threads);
+    (s->ddecay, a->decay, s->dp + m->qkv + m->gate, m->proj, grads + m->forget_b, op_batch(s),
+     s->R / op_batch(s), m->forget, s->threads);
     return linear_backward(a->n, params + m->w_proj, s->dp, s->dn, grads + m->w_proj, s->R, C, m->proj, s->threads);
 }

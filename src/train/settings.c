@@ -184,7 +184,7 @@ gma_status gmal_settings_copy(const gma_settings *from, gma_settings **to) {
 static gma_lm_config underive(const gma_lm_config *c) {
     gma_lm_config derived = *c, out = *c;
     derived.kv_heads = derived.routing_dim = derived.value_dim = derived.mlp_width = 0;
-    derived.logit_scale = derived.forget_gate = derived.output_gate = -1;
+    derived.causal = derived.logit_scale = derived.forget_gate = derived.output_gate = -1;
     derived.conv = derived.components = derived.states = derived.expand = derived.positions = -1;
     if (gma_lm_config_resolve(&derived) != GMA_OK) return out; /* heads do not divide width: all was given */
     if (c->kv_heads == derived.kv_heads) out.kv_heads = 0;
@@ -195,6 +195,7 @@ static gma_lm_config underive(const gma_lm_config *c) {
     if (c->forget_gate == derived.forget_gate) out.forget_gate = -1;
     if (c->output_gate == derived.output_gate) out.output_gate = -1;
     if (c->conv == derived.conv) out.conv = -1;
+    if (c->causal == derived.causal) out.causal = -1;
     if (c->positions == derived.positions) out.positions = -1;
     if (c->components == derived.components) out.components = -1;
     if (c->states == derived.states) out.states = -1;
