@@ -149,8 +149,10 @@ static gma_status add_all(gmal_layout *l) {
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for the table of parameters");
     gmal_layers_get(c, layers);
     l->hidden = c->mlp == GMA_LM_MLP_SWIGLU ? 2 * c->mlp_width : c->mlp_width;
+    const int classify = c->task == GMA_LM_TASK_CLASSIFY, own = classify && c->pooling == GMA_LM_POOLING_CLS;
+    l->outputs = classify ? c->classes : c->vocab;
     l->positions = l->norm_b = -1;
-    l->embed = add(l, -1, "embed.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->vocab, c->width, 0);
+    l->embed = add(l, -1, "embed.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->vocab + own, c->width, 0);
     if (c->positions == GMA_LM_POSITIONS_LEARNED)
         l->positions = add(l, -1, "positions.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->context, c->width, 0);
     gma_status s = GMA_OK;
@@ -159,7 +161,8 @@ static gma_status add_all(gmal_layout *l) {
     l->norm_w = add(l, -1, "norm.weight", 0, GMAL_INIT_ONE, 1, 1, c->width, 0, 0);
     if (c->norm == GMA_LM_NORM_LAYER)
         l->norm_b = add(l, -1, "norm.bias", 0, GMAL_INIT_ZERO, 1, 1, c->width, 0, 0);
-    l->head = c->tied ? l->embed : add(l, -1, "head.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->vocab, c->width, 0);
+    l->head = c->tied ? l->embed
+                      : add(l, -1, "head.weight", 1, classify ? GMAL_INIT_MATRIX : GMAL_INIT_EMBEDDING, 1, 2, l->outputs, c->width, 0);
     free(layers);
     return s;
 }
