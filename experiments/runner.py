@@ -91,6 +91,13 @@ def merged(*parts):
     return out
 
 
+def settings_of(config, run, seed):
+    """What a run is told by its fingerprint; a result of other settings is another run."""
+    if config["kind"] == "train":
+        return merged(config.get("settings"), run.get("settings"), {"seed": seed})
+    return merged({"command": run["command"]}, {"seed": seed} if run.get("seeds") else None)
+
+
 class Experiment:
     def __init__(self, arguments):
         self.a = arguments
@@ -121,9 +128,7 @@ class Experiment:
         return run.get("seeds", self.config.get("seeds", [1]))
 
     def settings(self, run, seed):
-        if self.config["kind"] == "train":
-            return merged(self.config.get("settings"), run.get("settings"), {"seed": seed})
-        return merged({"command": run["command"]}, {"seed": seed} if run.get("seeds") else None)
+        return settings_of(self.config, run, seed)
 
     def done(self, run, seed, rows):
         mark = fingerprint(self.settings(run, seed))
