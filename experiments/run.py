@@ -30,6 +30,7 @@ def main():
     parser.add_argument("--results", default=runner.RESULTS, help="folder of NAME.jsonl")
     parser.add_argument("--commit", help="of what --gma was built from [default: of this checkout]")
     parser.add_argument("--threads", type=int, default=0, help="0 = every CPU")
+    parser.add_argument("--for", type=float, dest="limit", metavar="SECONDS", help="begin no further run after so long")
     parser.add_argument("--note", help="kept in each result line: what else the machine did")
     try:
         sys.exit(runner.Experiment(parser.parse_args()).run())

@@ -84,6 +84,18 @@ def fingerprint(value):
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
+def check_file(path, sha1):
+    digest = hashlib.sha1()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from error
+    if digest.hexdigest() != sha1:
+        raise Failure(f"{path}: is not the published file: SHA-1 {digest.hexdigest()}, wanted {sha1}")
+
+
 def merged(*parts):
     out = {}
     for part in parts:
@@ -146,11 +158,15 @@ class Experiment:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.stop)
         os.makedirs(self.work, exist_ok=True)
+        begun = time.time()
         try:
             self.prepare()
             for run, seed in jobs:
                 if self.done(run, seed, read_results(self.results)):
                     continue
+                if self.a.limit and time.time() - begun > self.a.limit:
+                    print(f"{self.name}: time is up; the same command goes on from here", flush=True)
+                    return 75
                 print(f"{self.name}: {run['name']}, seed {seed}", flush=True)
                 started = time.time()
                 row = self.header(run, seed)
@@ -197,8 +213,11 @@ class Experiment:
         return re.sub(r"\{(\w+)\}", lambda m: known[m.group(1)] if m.group(1) in known else m.group(0), text)
 
     def prepare(self):
+        """Data files that are missing; {"check", "sha1"}: a file of the user's that must be the published one."""
         for step in self.config.get("prepare", []):
-            if not os.path.exists(self.fill(step["makes"])):
+            if "check" in step:
+                check_file(self.fill(step["check"]), step["sha1"])
+            elif not os.path.exists(self.fill(step["makes"])):
                 self.program([self.fill(word) for word in step["command"]])
 
     def header(self, run, seed):
