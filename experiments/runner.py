@@ -96,6 +96,14 @@ def check_file(path, sha1):
         raise Failure(f"{path}: is not the published file: SHA-1 {digest.hexdigest()}, wanted {sha1}")
 
 
+def at_terminal():
+    """Do the terminal's keys signal this process, and with it its children?"""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
 def merged(*parts):
     out = {}
     for part in parts:
@@ -179,8 +187,9 @@ class Experiment:
         return 0
 
     def stop(self, number, _frame):
+        """Passes the signal on once: a second one ends gma before it has saved, and Ctrl-C reached it already."""
         self.stopping = number
-        if self.child is not None and self.child.poll() is None:
+        if self.child is not None and self.child.poll() is None and not (number == signal.SIGINT and at_terminal()):
             self.child.send_signal(number)
 
     def program(self, arguments, log=None):
