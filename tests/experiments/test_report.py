@@ -83,6 +83,21 @@ class Report(unittest.TestCase):
         self.assertIn("**Partial:** 1 of 27 runs.", text)
         self.assertIn("a cpu, tier scalar, 1 threads; commit abc; 2026-01-02", text)
 
+    def test_theory(self):
+        line = {"engine": "double", "statement": "i", "what": "gamma: sum", "measured": 0.5, "relation": "<=", "bound": 1.0,
+                "holds": True}
+        worse = {**line, "engine": "avx2", "measured": 2.0, "holds": False}
+        told = {**line, "what": "told", "relation": None, "bound": None, "holds": None}
+        made = self.results(row("verify", "random", 1, output={"rows": [line, worse, told]}))
+        text = tables.verify(made["verify"])
+        self.assertIn("| random | (i) gamma: sum | 2 | <= 1 | **violated** by avx2 | double, avx2 |", text)
+        self.assertIn("| random | (i) told | 0.5 |  |  | double |", text)
+        said = {c[0]: (c[3], c[4]) for _, part in claims.rows(made) for c in part}
+        self.assertEqual(said["Responsibilities are non-negative and a token's sum to 1"],
+                         ("1 of 2 checks, 2 engines: gamma: sum", "**does not hold**"))
+        self.assertEqual(said["Routing is locally stable: small moves of a token change its responsibilities little"][1],
+                         "not yet run")
+
     def test_results_of_other_settings_are_not_shown(self):
         old = model("linear", 1, 2.0)
         old["fingerprint"] = "0" * 12
