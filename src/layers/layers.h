@@ -19,6 +19,16 @@ typedef struct gmal_dropout {
     uint64_t key;
 } gmal_dropout;
 
+/* How rows are cut into sequences: `count` of `steps` rows each; or packed, without padding: with cu (count + 1 entries,
+ * from 0, not falling) sequence b is the rows cu[b]..cu[b+1]-1, and steps is the length of the longest. */
+typedef struct gmal_sequences {
+    int64_t count, steps;
+    const int32_t *cu;
+} gmal_sequences;
+
+/* What stands for a sequence: the mean of its rows, or its first row. */
+enum { GMAL_POOL_MEAN = 0, GMAL_POOL_FIRST = 1 };
+
 #define GMAL_PRECISION f32
 #include "layers/layers_decl.h"
 #undef GMAL_PRECISION

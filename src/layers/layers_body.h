@@ -21,6 +21,21 @@ enum { ROWS = 64, COLUMNS = 64, RUN = 16384, FUSED = 8192 };
 static int64_t pieces(int64_t n, int64_t of) { return (n + of - 1) / of; }
 static int64_t piece(int64_t n, int64_t of, int64_t i) { return n - i * of < of ? n - i * of : of; }
 
+static int64_t seq_begin(gmal_sequences s, int64_t b) { return s.cu ? s.cu[b] : b * s.steps; }
+static int64_t seq_length(gmal_sequences s, int64_t b) { return s.cu ? s.cu[b + 1] - s.cu[b] : s.steps; }
+
+/* Runs of rows that share one sequence, for the threads: how many, and run i: rows row..row+n-1, at times t.. */
+typedef struct seq_run {
+    int64_t row, t, n;
+} seq_run;
+
+static int64_t seq_runs(gmal_sequences s) { return s.count * pieces(s.steps, ROWS); }
+
+static seq_run seq_run_at(gmal_sequences s, int64_t i) {
+    const int64_t per = pieces(s.steps, ROWS), b = i / per, t = i % per * ROWS, n = seq_length(s, b);
+    return (seq_run){seq_begin(s, b) + t, t, n <= t ? 0 : n - t < ROWS ? n - t : ROWS};
+}
+
 /* ---- Normalisation -------------------------------------------------------------------------------------------- */
 
 void GMAL_T(gmal_norm_forward)(int kind, const gmal_real *x, const gmal_real *w, const gmal_real *b, gmal_real *y,
@@ -127,27 +142,30 @@ void GMAL_T(gmal_gate_backward)(const gmal_real *o, const gmal_real *g, int64_t 
 
 /* Split by columns: each column of dw then has one owner, and its sum over batch and time one order. */
 void GMAL_T(gmal_conv_forward)(const gmal_real *x, int64_t ldx, const gmal_real *w, gmal_real *y, int64_t ldy,
-                               int64_t batch, int64_t steps, int64_t n, int64_t taps, int threads) {
+                               gmal_sequences seqs, int64_t n, int64_t taps, int threads) {
     const int64_t count = pieces(n, COLUMNS);
     PARALLEL_FOR
     for (int64_t i = 0; i < count; i++) {
         const int64_t c = i * COLUMNS, m = piece(n, COLUMNS, i);
-        for (int64_t b = 0; b < batch; b++)
-            KERNELS()->conv_forward(x + b * steps * ldx + c, ldx, w + c, n, y + b * steps * ldy + c, ldy, steps, m,
-                                    taps);
+        for (int64_t b = 0; b < seqs.count; b++) {
+            const int64_t r = seq_begin(seqs, b);
+            KERNELS()->conv_forward(x + r * ldx + c, ldx, w + c, n, y + r * ldy + c, ldy, seq_length(seqs, b), m, taps);
+        }
     }
 }
 
 void GMAL_T(gmal_conv_backward)(const gmal_real *dy, int64_t lddy, const gmal_real *x, int64_t ldx,
-                                const gmal_real *w, gmal_real *dx, int64_t lddx, gmal_real *dw, int64_t batch,
-                                int64_t steps, int64_t n, int64_t taps, int threads) {
+                                const gmal_real *w, gmal_real *dx, int64_t lddx, gmal_real *dw, gmal_sequences seqs,
+                                int64_t n, int64_t taps, int threads) {
     const int64_t count = pieces(n, COLUMNS);
     PARALLEL_FOR
     for (int64_t i = 0; i < count; i++) {
         const int64_t c = i * COLUMNS, m = piece(n, COLUMNS, i);
-        for (int64_t b = 0; b < batch; b++)
-            KERNELS()->conv_backward(dy + b * steps * lddy + c, lddy, x + b * steps * ldx + c, ldx, w + c, n,
-                                     dx + b * steps * lddx + c, lddx, dw + c, steps, m, taps);
+        for (int64_t b = 0; b < seqs.count; b++) {
+            const int64_t r = seq_begin(seqs, b);
+            KERNELS()->conv_backward(dy + r * lddy + c, lddy, x + r * ldx + c, ldx, w + c, n, dx + r * lddx + c, lddx,
+                                     dw + c, seq_length(seqs, b), m, taps);
+        }
     }
 }
 
@@ -160,14 +178,13 @@ void GMAL_T(gmal_rotary_table)(gmal_real *cs, int64_t first, int64_t steps, int6
         }
 }
 
-void GMAL_T(gmal_rotary)(gmal_real *x, int64_t ldx, const gmal_real *cs, int64_t batch, int64_t steps, int64_t heads,
-                         int64_t n, int sign, int threads) {
-    const int64_t per = pieces(steps, ROWS), count = batch * per;
+void GMAL_T(gmal_rotary)(gmal_real *x, int64_t ldx, const gmal_real *cs, gmal_sequences seqs, int64_t heads, int64_t n,
+                         int sign, int threads) {
+    const int64_t count = seq_runs(seqs);
     PARALLEL_FOR
     for (int64_t i = 0; i < count; i++) {
-        const int64_t b = i / per, t = i % per * ROWS;
-        KERNELS()->rotate(x + (b * steps + t) * ldx, ldx, cs + t * n, piece(steps, ROWS, i % per), heads, n,
-                          (gmal_real)sign);
+        const seq_run r = seq_run_at(seqs, i);
+        KERNELS()->rotate(x + r.row * ldx, ldx, cs + r.t * n, r.n, heads, n, (gmal_real)sign);
     }
 }
 
@@ -205,23 +222,31 @@ void GMAL_T(gmal_forget_backward)(const gmal_real *d_log_decay, const gmal_real 
 /* ---- Embedding ------------------------------------------------------------------------------------------------ */
 
 void GMAL_T(gmal_embed_forward)(const int32_t *tokens, const gmal_real *table, const gmal_real *positions,
-                                gmal_real *x, int64_t batch, int64_t steps, int64_t n, int threads) {
+                                gmal_real *x, gmal_sequences seqs, int64_t n, int threads) {
+    const int64_t count = seq_runs(seqs);
     PARALLEL_FOR
-    for (int64_t r = 0; r < batch * steps; r++) {
-        memcpy(x + r * n, table + tokens[r] * n, (size_t)n * sizeof *x);
-        if (positions) KERNELS()->add(positions + r % steps * n, x + r * n, n);
+    for (int64_t i = 0; i < count; i++) {
+        const seq_run r = seq_run_at(seqs, i);
+        for (int64_t j = 0; j < r.n; j++) {
+            gmal_real *row = x + (r.row + j) * n;
+            memcpy(row, table + tokens[r.row + j] * n, (size_t)n * sizeof *x);
+            if (positions) KERNELS()->add(positions + (r.t + j) * n, row, n);
+        }
     }
 }
 
 void GMAL_T(gmal_embed_backward)(const int32_t *tokens, const gmal_real *dx, gmal_real *dtable, gmal_real *dpositions,
-                                 int64_t batch, int64_t steps, int64_t n, int threads) {
+                                 gmal_sequences seqs, int64_t n, int threads) {
     const int64_t count = pieces(n, COLUMNS);
     PARALLEL_FOR
     for (int64_t i = 0; i < count; i++) { /* by columns: rows of the table collide, columns do not */
         const int64_t c = i * COLUMNS, m = piece(n, COLUMNS, i);
-        for (int64_t r = 0; r < batch * steps; r++) {
-            KERNELS()->add(dx + r * n + c, dtable + tokens[r] * n + c, m);
-            if (dpositions) KERNELS()->add(dx + r * n + c, dpositions + r % steps * n + c, m);
+        for (int64_t b = 0; b < seqs.count; b++) {
+            const int64_t first = seq_begin(seqs, b), steps = seq_length(seqs, b);
+            for (int64_t t = 0; t < steps; t++) {
+                KERNELS()->add(dx + (first + t) * n + c, dtable + tokens[first + t] * n + c, m);
+                if (dpositions) KERNELS()->add(dx + (first + t) * n + c, dpositions + t * n + c, m);
+            }
         }
     }
 }
@@ -276,6 +301,33 @@ void GMAL_T(gmal_dropout_apply)(const gmal_real *x, gmal_real *y, int64_t n, gma
         const int64_t at = i * RUN;
         KERNELS()->dropout(x + at, y + at, piece(n, RUN, i), (uint32_t)drop.key, (uint32_t)at,
                            threshold_of(drop.rate), (gmal_real)(1 / (1 - drop.rate)), 0);
+    }
+}
+
+/* ---- Pooling -------------------------------------------------------------------------------------------------- */
+
+void GMAL_T(gmal_pool_forward)(int kind, const gmal_real *x, gmal_real *y, gmal_sequences seqs, int64_t n, int threads) {
+    PARALLEL_FOR
+    for (int64_t b = 0; b < seqs.count; b++) {
+        const int64_t first = seqs.cu ? seqs.cu[b] : b * seqs.steps, end = seqs.cu ? seqs.cu[b + 1] : first + seqs.steps;
+        gmal_real *out = y + b * n;
+        for (int64_t i = 0; i < n; i++) out[i] = x[first * n + i];
+        if (kind == GMAL_POOL_FIRST) continue;
+        for (int64_t r = first + 1; r < end; r++)
+            for (int64_t i = 0; i < n; i++) out[i] += x[r * n + i];
+        for (int64_t i = 0; i < n; i++) out[i] /= (gmal_real)(end - first);
+    }
+}
+
+void GMAL_T(gmal_pool_backward)(int kind, const gmal_real *dy, gmal_real *dx, gmal_sequences seqs, int64_t n,
+                                int threads) {
+    PARALLEL_FOR
+    for (int64_t b = 0; b < seqs.count; b++) {
+        const int64_t first = seqs.cu ? seqs.cu[b] : b * seqs.steps, end = seqs.cu ? seqs.cu[b + 1] : first + seqs.steps;
+        const gmal_real *in = dy + b * n;
+        for (int64_t r = first; r < end; r++)
+            for (int64_t i = 0; i < n; i++)
+                dx[r * n + i] = kind == GMAL_POOL_MEAN ? in[i] / (gmal_real)(end - first) : r == first ? in[i] : 0;
     }
 }
 

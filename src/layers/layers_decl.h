@@ -25,17 +25,17 @@ void GMAL_T(gmal_gate_forward)(const gmal_real *o, const gmal_real *g, int64_t l
 void GMAL_T(gmal_gate_backward)(const gmal_real *o, const gmal_real *g, int64_t ldg, const gmal_real *dy,
                                 gmal_real *d_o, gmal_real *dg, int64_t lddg, int64_t rows, int64_t n, int threads);
 
-/* y[b,t] = sum_j w[j] x[b,t-j], w (taps, n) */
+/* y[b,t] = sum_j w[j] x[b,t-j], w (taps, n); nothing reaches into another sequence */
 void GMAL_T(gmal_conv_forward)(const gmal_real *x, int64_t ldx, const gmal_real *w, gmal_real *y, int64_t ldy,
-                               int64_t batch, int64_t steps, int64_t n, int64_t taps, int threads);
+                               gmal_sequences seqs, int64_t n, int64_t taps, int threads);
 void GMAL_T(gmal_conv_backward)(const gmal_real *dy, int64_t lddy, const gmal_real *x, int64_t ldx,
-                                const gmal_real *w, gmal_real *dx, int64_t lddx, gmal_real *dw, int64_t batch,
-                                int64_t steps, int64_t n, int64_t taps, int threads);
+                                const gmal_real *w, gmal_real *dx, int64_t lddx, gmal_real *dw, gmal_sequences seqs,
+                                int64_t n, int64_t taps, int threads);
 
-/* Rotary positions in place; cs (steps, n) from gmal_rotary_table, n even; sign -1 is the gradient. */
+/* Rotary positions in place, from 0 in every sequence; cs (steps, n) from gmal_rotary_table, n even; sign -1 is the gradient. */
 void GMAL_T(gmal_rotary_table)(gmal_real *cs, int64_t first, int64_t steps, int64_t n, double base);
-void GMAL_T(gmal_rotary)(gmal_real *x, int64_t ldx, const gmal_real *cs, int64_t batch, int64_t steps, int64_t heads,
-                         int64_t n, int sign, int threads);
+void GMAL_T(gmal_rotary)(gmal_real *x, int64_t ldx, const gmal_real *cs, gmal_sequences seqs, int64_t heads, int64_t n,
+                         int sign, int threads);
 
 /* log_decay[b,h,t] = log sigmoid(z[b,t,h] + bias[h]) */
 void GMAL_T(gmal_forget_forward)(const gmal_real *z, int64_t ldz, const gmal_real *bias, gmal_real *log_decay,
@@ -46,9 +46,14 @@ void GMAL_T(gmal_forget_backward)(const gmal_real *d_log_decay, const gmal_real 
 
 /* x = table[token] (+ positions[t]); positions may be NULL. Tokens have been checked. */
 void GMAL_T(gmal_embed_forward)(const int32_t *tokens, const gmal_real *table, const gmal_real *positions,
-                                gmal_real *x, int64_t batch, int64_t steps, int64_t n, int threads);
+                                gmal_real *x, gmal_sequences seqs, int64_t n, int threads);
 void GMAL_T(gmal_embed_backward)(const int32_t *tokens, const gmal_real *dx, gmal_real *dtable, gmal_real *dpositions,
-                                 int64_t batch, int64_t steps, int64_t n, int threads);
+                                 gmal_sequences seqs, int64_t n, int threads);
+
+/* y (sequences, n) from x (rows, n); backward overwrites dx. No sequence is empty. */
+void GMAL_T(gmal_pool_forward)(int kind, const gmal_real *x, gmal_real *y, gmal_sequences seqs, int64_t n, int threads);
+void GMAL_T(gmal_pool_backward)(int kind, const gmal_real *dy, gmal_real *dx, gmal_sequences seqs, int64_t n,
+                                int threads);
 
 /* out = x + dropout(y); out may be x. */
 void GMAL_T(gmal_residual)(const gmal_real *x, const gmal_real *y, gmal_real *out, int64_t n, gmal_dropout drop,

@@ -15,7 +15,7 @@ int gmal_mixer_has(int32_t kind, int32_t slot);
 /* The mixer's row of that slot; NULL when it has none. */
 const gma_slot_info *gmal_mixer_slot(int32_t kind, int32_t slot);
 
-/* The extents of a tensor whose dims the table writes as letters, of which B, H, h, K, M, R, D, E and k (tokens) are known
+/* The extents of a tensor whose dims the table writes as letters (of gma_slot_dims: the smallest rank), of which B, H, h, K, M, R, D, E and k (tokens) are known
  * here. Returns the rank. */
 int gmal_mixer_shape(const gma_mixer_desc *d, const char *dims, int64_t *shape);
 

@@ -26,7 +26,11 @@ const gmal_field gmal_model_fields[] = {
     F(CHOICE, norm, 0, 0, "rms|layer", "normalisation"),
     F(PICK, positions, 0, 0, "none|learned|rotary",
       "position information; auto = rotary in softmax layers, none in the others"),
-    F(FLAG, tied, 0, 0, NULL, "the head is the embedding"),
+    F(CHOICE, task, 0, 0, "lm|classify|seq2seq", "what the model is for"),
+    F(SWITCH, causal, 0, 0, NULL, "a token sees what is before it; off (task classify): all of its sequence"),
+    F(CHOICE, pooling, 0, 0, "mean|cls", "task classify: what stands for a sequence, the mean of its tokens or one of its own before them"),
+    F(INT, classes, 0, 1 << 24, "N", "task classify: how many; 0 = as the data says"),
+    F(FLAG, tied, 0, 0, NULL, "the head is the embedding (not in task classify)"),
     F(SWITCH, logit_scale, 0, 0, NULL,
       "learned factor on the log-likelihoods, per head, where the mixer has one"),
     F(SWITCH, forget_gate, 0, 0, NULL, "data-dependent forgetting, per head, where the mixer has it"),
@@ -56,6 +60,7 @@ gma_status gma_lm_config_init(gma_lm_config *config) {
         .forget_gate = -1,
         .output_gate = -1,
         .tokenizer = GMA_LM_TOKENIZER_BYTES,
+        .causal = -1,
         .conv = -1,
         .vocab = 256,
         .context = 256,
@@ -85,6 +90,17 @@ gma_status gma_lm_config_resolve(gma_lm_config *c) {
     for (int i = 0; i < gmal_model_field_count; i++) {
         const gma_status s = gmal_field_check(&gmal_model_fields[i], c);
         if (s != GMA_OK) return s;
+    }
+    if (c->causal < 0) c->causal = c->task != GMA_LM_TASK_CLASSIFY;
+    if (!c->causal && c->task != GMA_LM_TASK_CLASSIFY)
+        FAIL("causal cannot be off: this task predicts a token from those before it");
+    if (c->task == GMA_LM_TASK_CLASSIFY) {
+        c->tied = 0; /* the head has a row a class */
+        if (c->classes < 2) FAIL("classes must be at least 2 for task classify, not %lld", (long long)c->classes);
+        if (c->pooling == GMA_LM_POOLING_CLS && c->context < 2)
+            FAIL("context must be at least 2 with pooling cls: its own token is one of them");
+    } else if (c->classes || c->pooling) {
+        FAIL("%s is of task classify", c->classes ? "classes" : "pooling cls");
     }
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (c->heads % c->kv_heads)

@@ -62,7 +62,7 @@ static gma_status set_layers(const gmal_field *field, void *base, const char *te
     if (n >= sizeof c->pattern)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "layers: the pattern is longer than %d characters",
                         (int)sizeof c->pattern - 1);
-    const gma_status s = gmal_pattern_parse(text, NULL, &count);
+    const gma_status s = gmal_pattern_parse(text, GMAL_ROLE_CAUSAL, NULL, &count);
     if (s != GMA_OK) return s;
     memset(c->pattern, 0, sizeof c->pattern);
     memcpy(c->pattern, text, n);

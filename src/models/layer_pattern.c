@@ -41,11 +41,12 @@ int gmal_mixer_extent(int64_t kind, const char *letters) {
     return 0;
 }
 
-int gmal_layer_can(int64_t kind, size_t offset) {
+int gmal_layer_can(const gmal_layer *layer, size_t offset) {
+    const int64_t kind = layer->mixer;
     const int32_t k = (int32_t)kind;
     switch (offset) {
     case offsetof(gmal_layer, window):
-        return kind == GMA_MIXER_SOFTMAX;
+        return kind == GMA_MIXER_SOFTMAX && layer->role == GMAL_ROLE_CAUSAL;
     case offsetof(gmal_layer, components):
         return gmal_mixer_has(k, GMA_Q) && gmal_mixer_extent(kind, "KMP");
     case offsetof(gmal_layer, states):
@@ -54,7 +55,7 @@ int gmal_layer_can(int64_t kind, size_t offset) {
     case offsetof(gmal_layer, logit_scale):
         return gmal_mixer_has(k, GMA_LOGIT_SCALE);
     case offsetof(gmal_layer, forget_gate):
-        return gmal_mixer_has(k, GMA_LOG_DECAY);
+        return gmal_mixer_has(k, GMA_LOG_DECAY) && layer->role == GMAL_ROLE_CAUSAL;
     default:
         return gmal_mixer_has(k, GMA_Q); /* they work on q, k, v and o */
     }
@@ -99,20 +100,22 @@ static gma_status parse_option(const char *item, const char *text, size_t n, gma
     if (end == number || x < o->least || x > o->most)
         FAIL("layers: \"%s\": %s must be a whole number from %lld to %lld", item, o->name, (long long)o->least,
              (long long)o->most);
-    if (x && !gmal_layer_can(layer->mixer, o->offset))
-        FAIL("layers: \"%s\": the mixer %s has no %s", item, gmal_kind_name(layer->mixer), o->name);
-    *gmal_layer_value(layer, o) = gmal_layer_can(layer->mixer, o->offset) ? x : -1;
+    if (x && !gmal_layer_can(layer, o->offset))
+        FAIL("layers: \"%s\": the mixer %s has no %s%s", item, gmal_kind_name(layer->mixer), o->name,
+             layer->role == GMAL_ROLE_CAUSAL ? "" : " where it is not causal");
+    *gmal_layer_value(layer, o) = gmal_layer_can(layer, o->offset) ? x : -1;
     return GMA_OK;
 }
 
-void gmal_layer_open(gmal_layer *layer, int64_t kind) {
+void gmal_layer_open(gmal_layer *layer, int64_t kind, gmal_role role) {
     layer->mixer = kind;
+    layer->role = role;
     for (int i = 0; i < GMAL_LAYER_OPTION_COUNT; i++)
         *gmal_layer_value(layer, &gmal_layer_options[i]) = -1;
 }
 
 /* text: one item, zero-terminated. */
-static gma_status parse_item(const char *item, gmal_layer *layer, int64_t *repeat) {
+static gma_status parse_item(const char *item, gmal_role role, gmal_layer *layer, int64_t *repeat) {
     char name[64];
     const char *at = item;
     const size_t digits = strspn(at, "0123456789");
@@ -133,7 +136,7 @@ static gma_status parse_item(const char *item, gmal_layer *layer, int64_t *repea
         snprintf(why, sizeof why, "%s", gma_last_error());
         FAIL("layers: \"%s\": %s", item, why);
     }
-    gmal_layer_open(layer, kind);
+    gmal_layer_open(layer, kind, role);
     for (at += n; *at; at += strcspn(at, ":")) {
         at++;
         const gma_status s = parse_option(item, at, strcspn(at, ":"), layer);
@@ -143,7 +146,7 @@ static gma_status parse_item(const char *item, gmal_layer *layer, int64_t *repea
     return GMA_OK;
 }
 
-gma_status gmal_pattern_parse(const char *pattern, gmal_layer *layers, int64_t *count) {
+gma_status gmal_pattern_parse(const char *pattern, gmal_role role, gmal_layer *layers, int64_t *count) {
     const char *at = pattern;
     *count = 0;
     for (;;) {
@@ -155,7 +158,7 @@ gma_status gmal_pattern_parse(const char *pattern, gmal_layer *layers, int64_t *
             FAIL("layers: \"%.20s...\": an item is longer than %d characters", at, (int)GMAL_LAYER_TEXT - 1);
         memcpy(item, at, n);
         item[n] = 0;
-        const gma_status s = parse_item(item, &layer, &repeat);
+        const gma_status s = parse_item(item, role, &layer, &repeat);
         if (s != GMA_OK)
             return s;
         if (*count + repeat > MOST_LAYERS)

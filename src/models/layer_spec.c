@@ -43,16 +43,16 @@ static gma_status write_pattern(gma_lm_config *c, const gmal_layer *layers) {
 static gma_status said(const gma_lm_config *c, gmal_layer *layers) {
     int64_t count;
     if (*c->pattern)
-        return gmal_pattern_parse(c->pattern, layers, &count);
+        return gmal_pattern_parse(c->pattern, gmal_config_role(c), layers, &count);
     for (int64_t i = 0; i < c->layers; i++)
-        gmal_layer_open(&layers[i], c->mixer);
+        gmal_layer_open(&layers[i], c->mixer, gmal_config_role(c));
     return GMA_OK;
 }
 
 /* Some layer can honour the option. */
 static int some_can(const gma_lm_config *c, const gmal_layer *layers, size_t offset) {
     for (int64_t i = 0; i < c->layers; i++)
-        if (gmal_layer_can(layers[i].mixer, offset))
+        if (gmal_layer_can(&layers[i], offset))
             return 1;
     return 0;
 }
@@ -64,7 +64,8 @@ static gma_status settle(const gma_lm_config *c, const gmal_layer *layers, size_
     if (*value < 0)
         *value = any ? open_means : 0;
     if (*value > 0 && !any)
-        FAIL("%s: no layer can honour it; the mixer %s has none", name, gmal_kind_name(layers[0].mixer));
+        FAIL("%s: no layer can honour it; the mixer %s has none%s", name, gmal_kind_name(layers[0].mixer),
+             layers[0].role == GMAL_ROLE_CAUSAL ? "" : " where it is not causal");
     return GMA_OK;
 }
 
@@ -73,7 +74,7 @@ static void settle_positions(gma_lm_config *c, gmal_layer *layers) {
     int softmax = 0, others = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         softmax |= layers[i].mixer == GMA_MIXER_SOFTMAX;
-        others |= layers[i].mixer != GMA_MIXER_SOFTMAX && gmal_layer_can(layers[i].mixer, offsetof(gmal_layer, rotary));
+        others |= layers[i].mixer != GMA_MIXER_SOFTMAX && gmal_layer_can(&layers[i], offsetof(gmal_layer, rotary));
     }
     c->positions = softmax && !others ? GMA_LM_POSITIONS_ROTARY : GMA_LM_POSITIONS_NONE;
     for (int64_t i = 0; i < c->layers && others; i++)
@@ -125,7 +126,7 @@ static gma_status ask_mixers(const gma_lm_config *c, const gmal_layer *layers) {
         gma_mixer *mixer = NULL;
         if (i && same(&layers[i], &layers[i - 1]))
             continue;
-        gma_status s = gmal_layer_desc(c, &layers[i], 1, 1, 1, 1, &d);
+        gma_status s = gmal_layer_desc(c, &layers[i], 1, c->context, c->context, -1, &d);
         if (s == GMA_OK)
             s = gma_mixer_create(&d, &mixer);
         gma_mixer_destroy(mixer);
@@ -141,7 +142,7 @@ static gma_status ask_mixers(const gma_lm_config *c, const gmal_layer *layers) {
 gma_status gmal_layers_resolve(gma_lm_config *c) {
     c->pattern[sizeof c->pattern - 1] = 0;
     if (*c->pattern) {
-        const gma_status s = gmal_pattern_parse(c->pattern, NULL, &c->layers);
+        const gma_status s = gmal_pattern_parse(c->pattern, gmal_config_role(c), NULL, &c->layers);
         if (s != GMA_OK)
             return s;
         if (c->mixer)
@@ -182,7 +183,7 @@ void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers) {
     for (int64_t i = 0; i < c->layers; i++) {
         for (int j = 0; j < GMAL_LAYER_OPTION_COUNT; j++) {
             int64_t *x = gmal_layer_value(&layers[i], &gmal_layer_options[j]);
-            if (!gmal_layer_can(layers[i].mixer, gmal_layer_options[j].offset))
+            if (!gmal_layer_can(&layers[i], gmal_layer_options[j].offset))
                 *x = 0;
             else if (*x < 0)
                 *x = *gmal_layer_value(&whole, &gmal_layer_options[j]);
@@ -196,12 +197,17 @@ void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers) {
 
 int gmal_layer_turns(const gmal_layer *layer) { return layer->rotary && layer->mixer != GMA_MIXER_SOFTMAX; }
 
-gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int causal, int64_t batch, int64_t q_len,
-                           int64_t k_len, gma_mixer_desc *d) {
+gmal_role gmal_config_role(const gma_lm_config *c) {
+    return c->causal == 0 ? GMAL_ROLE_BIDIRECTIONAL : GMAL_ROLE_CAUSAL;
+}
+
+gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int64_t batch, int64_t q_len, int64_t k_len,
+                           int64_t segments, gma_mixer_desc *d) {
     const gma_status s = gma_mixer_desc_init(d, (gma_mixer_kind)layer->mixer);
     if (s != GMA_OK)
         return s;
-    d->causal = causal;
+    d->causal = layer->role == GMAL_ROLE_CAUSAL || layer->mixer == GMA_MIXER_MAMBA; /* which runs in one direction only */
+    d->segments = segments;
     d->batch = batch;
     d->q_len = q_len;
     d->k_len = k_len;
@@ -218,11 +224,21 @@ gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int 
     d->routing_dim = c->routing_dim;
     d->value_dim = c->value_dim;
     d->components = layer->components;
+    if (layer->mixer == GMA_MIXER_LINFORMER && k_len > c->context)
+        FAIL("the mixer linformer has projections for sequences of context = %lld tokens, not %lld", (long long)c->context,
+             (long long)k_len);
     if (layer->mixer == GMA_MIXER_SOFTMAX) {
         d->window = layer->window;
         d->rotary_base = layer->rotary ? c->rotary_base : 0;
     }
     return GMA_OK;
+}
+
+int gmal_config_has(const gma_lm_config *c, int64_t kind) {
+    char name[32];
+    if (!*c->pattern) return c->mixer == kind;
+    snprintf(name, sizeof name, "%s", gmal_kind_name(kind));
+    return strstr(c->pattern, name) != NULL; /* no mixer's name is part of another's, or of an option's */
 }
 
 gma_status gma_lm_config_layer(const gma_lm_config *config, int64_t i, char *text, size_t size) {
@@ -239,7 +255,7 @@ gma_status gma_lm_config_layer(const gma_lm_config *config, int64_t i, char *tex
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a configuration");
     gmal_layers_get(&c, layers);
     for (int j = 0; j < GMAL_LAYER_OPTION_COUNT; j++)
-        if (!gmal_layer_can(layers[i].mixer, gmal_layer_options[j].offset))
+        if (!gmal_layer_can(&layers[i], gmal_layer_options[j].offset))
             *gmal_layer_value(&layers[i], &gmal_layer_options[j]) = -1;
     gmal_layer_print(&layers[i], text, size);
     free(layers);

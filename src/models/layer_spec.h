@@ -21,8 +21,15 @@
     X(conv, 0, 64)                                                                                                     \
     X(rotary, 0, 1)
 
+/* What a layer is used for decides what its mixer can honour: window, forget gate and mamba need the order of time. */
+typedef enum gmal_role {
+    GMAL_ROLE_CAUSAL = 0,       /* a token sees itself and what is before it */
+    GMAL_ROLE_BIDIRECTIONAL = 1 /* every token sees all of its sequence */
+} gmal_role;
+
 typedef struct gmal_layer {
     int64_t mixer;                         /* a gma_mixer_kind */
+    int64_t role;                          /* a gmal_role */
 #define X(name, least, most) int64_t name; /* -1 = not said: as the whole model */
     GMAL_LAYER_OPTIONS(X)
 #undef X
@@ -34,23 +41,23 @@ typedef struct gmal_layer_option {
     int64_t least, most;
 } gmal_layer_option;
 
-enum { GMAL_LAYER_OPTION_COUNT = sizeof(gmal_layer) / sizeof(int64_t) - 1, GMAL_LAYER_TEXT = 200 };
+enum { GMAL_LAYER_OPTION_COUNT = sizeof(gmal_layer) / sizeof(int64_t) - 2, GMAL_LAYER_TEXT = 200 };
 extern const gmal_layer_option gmal_layer_options[];
 
 int64_t *gmal_layer_value(gmal_layer *layer, const gmal_layer_option *option);
 
-/* 1 when the mixer can honour the option at that offset. */
-int gmal_layer_can(int64_t kind, size_t offset);
+/* 1 when the layer's mixer, in its role, can honour the option at that offset. */
+int gmal_layer_can(const gmal_layer *layer, size_t offset);
 
 /* A layer of that mixer with every option left open (-1). */
-void gmal_layer_open(gmal_layer *layer, int64_t kind);
+void gmal_layer_open(gmal_layer *layer, int64_t kind, gmal_role role);
 
 /* The mixer's name, "?" for none. */
 const char *gmal_kind_name(int64_t kind);
 
 /* How many layers the pattern names, and when `layers` is not NULL (room for as many) what it says of each. The error
  * names the item. */
-gma_status gmal_pattern_parse(const char *pattern, gmal_layer *layers, int64_t *count);
+gma_status gmal_pattern_parse(const char *pattern, gmal_role role, gmal_layer *layers, int64_t *count);
 
 /* One layer as an item of a pattern, only with the options that are not -1. */
 void gmal_layer_print(const gmal_layer *layer, char *text, size_t size);
@@ -65,9 +72,15 @@ void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers);
 /* 1 when the layer turns q and k before the mixer sees them; softmax turns its own. */
 int gmal_layer_turns(const gmal_layer *layer);
 
-/* The descriptor of a layer's mixer. */
-gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int causal, int64_t batch, int64_t q_len,
-                           int64_t k_len, gma_mixer_desc *d);
+/* The role of the layers of a resolved configuration. */
+gmal_role gmal_config_role(const gma_lm_config *c);
+
+/* 1 when a layer of a resolved configuration has that mixer. */
+int gmal_config_has(const gma_lm_config *c, int64_t kind);
+
+/* The descriptor of a layer's mixer. segments = -1: not packed. Error: a length that a mixer of fixed length does not have. */
+gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int64_t batch, int64_t q_len, int64_t k_len,
+                           int64_t segments, gma_mixer_desc *d);
 
 /* 1 when the mixer's parameters (role PARAM) have an extent of one of these letters; "KMP": components. */
 int gmal_mixer_extent(int64_t kind, const char *letters);

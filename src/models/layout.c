@@ -38,6 +38,8 @@ static gmal_init init_of(int32_t slot) {
     switch (slot) {
     case GMA_MU: return GMAL_INIT_NORMAL;
     case GMA_FEATURES: return GMAL_INIT_FEATURES;
+    case GMA_PROJ_K:
+    case GMA_PROJ_V: return GMAL_INIT_MATRIX;
     case GMA_SSM_A: return GMAL_INIT_LOG_COUNT;
     case GMA_SSM_D: return GMAL_INIT_ONE;
     case GMA_DELTA_BIAS: return GMAL_INIT_DELTA;
@@ -50,13 +52,13 @@ static gma_status add_slots(gmal_layout *l, int64_t i, gmal_sub *m) {
     int count = 0;
     gma_mixer_desc d;
     const gma_slot_info *rows = gma_mixer_slots((gma_mixer_kind)m->spec.mixer, &count);
-    gma_status s = gmal_layer_desc(&l->c, &m->spec, 1, 1, 1, 1, &d);
+    gma_status s = gmal_layer_desc(&l->c, &m->spec, 1, l->c.context, l->c.context, -1, &d);
     for (int j = 0; j < count && s == GMA_OK; j++) {
         if (rows[j].role != GMA_ROLE_PARAM || !rows[j].required)
             continue;
         char name[32];
         int64_t n[GMA_MAX_RANK] = {0};
-        const int rank = gmal_mixer_shape(&d, rows[j].dims, n);
+        const int rank = gmal_mixer_shape(&d, gma_slot_dims(&rows[j], 0), n);
         if (rank > 3 || m->slots == GMAL_MIXER_PARAMS)
             return gma_fail(GMA_ERR_UNSUPPORTED, "the mixer %s has more parameters than a layer knows",
                             gma_mixer_kind_name((gma_mixer_kind)m->spec.mixer));
@@ -147,8 +149,10 @@ static gma_status add_all(gmal_layout *l) {
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for the table of parameters");
     gmal_layers_get(c, layers);
     l->hidden = c->mlp == GMA_LM_MLP_SWIGLU ? 2 * c->mlp_width : c->mlp_width;
+    const int classify = c->task == GMA_LM_TASK_CLASSIFY, own = classify && c->pooling == GMA_LM_POOLING_CLS;
+    l->outputs = classify ? c->classes : c->vocab;
     l->positions = l->norm_b = -1;
-    l->embed = add(l, -1, "embed.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->vocab, c->width, 0);
+    l->embed = add(l, -1, "embed.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->vocab + own, c->width, 0);
     if (c->positions == GMA_LM_POSITIONS_LEARNED)
         l->positions = add(l, -1, "positions.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->context, c->width, 0);
     gma_status s = GMA_OK;
@@ -157,7 +161,8 @@ static gma_status add_all(gmal_layout *l) {
     l->norm_w = add(l, -1, "norm.weight", 0, GMAL_INIT_ONE, 1, 1, c->width, 0, 0);
     if (c->norm == GMA_LM_NORM_LAYER)
         l->norm_b = add(l, -1, "norm.bias", 0, GMAL_INIT_ZERO, 1, 1, c->width, 0, 0);
-    l->head = c->tied ? l->embed : add(l, -1, "head.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->vocab, c->width, 0);
+    l->head = c->tied ? l->embed
+                      : add(l, -1, "head.weight", 1, classify ? GMAL_INIT_MATRIX : GMAL_INIT_EMBEDDING, 1, 2, l->outputs, c->width, 0);
     free(layers);
     return s;
 }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layers/pages.h"
 #include "layers/rng.h"
 
 #include "layers/real.h"
@@ -41,19 +42,30 @@ typedef struct act {
 typedef struct mixing {
     gma_mixer *mixer;
     gma_mixer_size size;
+    struct one_mixing *each; /* linformer on sequences that do not fill its projections: one a sequence, mixer NULL */
 } mixing;
+
+typedef struct one_mixing {
+    gma_mixer *mixer;
+    int64_t row;           /* of its first token */
+    size_t at, saved;      /* its part of what is saved */
+} one_mixing;
 
 typedef struct stack {
     const gmal_layout *l;
     const gmal_block *blocks;
-    int64_t count, B, T, R;
+    int64_t count, B, T, R; /* B T rows; packed: B sequences, T = the longest, R = their sum */
+    int32_t *cu;            /* packed: B + 1 row numbers; otherwise NULL */
+    int32_t *cu_room;       /* memory for it */
     int train, recompute, threads;
     int64_t end_w, end_b;          /* parameters of the norm at the end */
     mixing *ops;                   /* count */
+    int64_t made;                  /* the B they were made for */
     act *acts;                     /* count */
     real *last, *mean, *rstd, *nf; /* the stream at the end, and its norm */
     real *y;                       /* a sublayer's output (R, C) */
-    real *cs;                      /* rotary table (T, routing_dim) */
+    real *cs;                      /* rotary table (cs_steps, routing_dim), memory of its own: it outlives a shape */
+    int64_t cs_steps;
     void *scratch;
     size_t scratch_bytes;
     /* backward */
@@ -179,7 +191,6 @@ static int turns(const stack *s) {
 static void place_stack(stack *s, bump *b) {
     place_acts(s, b);
     s->y = take(b, s->R * s->l->c.width);
-    s->cs = turns(s) ? take(b, s->T * s->l->c.routing_dim) : NULL;
     s->scratch_bytes = 0;
     for (int64_t i = 0; i < s->count; i++) {
         const gma_mixer_size *size = &s->ops[i].size;
@@ -193,17 +204,52 @@ static void place_stack(stack *s, bump *b) {
         place_backward(s, b);
 }
 
-/* ---- Operators ------------------------------------------------------------------------------------------------ */
+/* ---- Shape and operators ---------------------------------------------------------------------------------------- */
+
+static gmal_sequences sequences(const stack *s) { return (gmal_sequences){s->B, s->T, s->cu}; }
+
+/* Linformer's projections belong to places in the sequence. A sequence shorter than them uses their first columns: what
+ * padding with masked keys would give, without its work. */
+static gma_status make_each(stack *s, int64_t i) {
+    mixing *op = &s->ops[i];
+    op->each = calloc((size_t)s->B, sizeof *op->each);
+    if (!op->each)
+        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for the mixers of %lld sequences", (long long)s->B);
+    op->size = (gma_mixer_size){.struct_size = sizeof op->size};
+    for (int64_t b = 0; b < s->B; b++) {
+        one_mixing *one = &op->each[b];
+        gma_mixer_desc d;
+        gma_mixer_size size = {.struct_size = sizeof size};
+        one->row = s->cu ? s->cu[b] : b * s->T;
+        const int64_t N = s->cu ? s->cu[b + 1] - one->row : s->T;
+        TRY(gmal_layer_desc(&s->l->c, &s->blocks[i].mixer.spec, 1, N, N, -1, &d));
+        TRY(gma_mixer_create(&d, &one->mixer));
+        if (sizeof(real) == sizeof(double))
+            continue;
+        TRY(gma_mixer_sizes(one->mixer, s->threads, &size));
+        one->at = op->size.saved;
+        one->saved = size.saved;
+        op->size.saved += (size.saved + 63) / 64 * 64;
+        if (size.forward_scratch > op->size.forward_scratch)
+            op->size.forward_scratch = size.forward_scratch;
+        if (size.backward_scratch > op->size.backward_scratch)
+            op->size.backward_scratch = size.backward_scratch;
+    }
+    return GMA_OK;
+}
 
 static gma_status make_operator(stack *s, int64_t i) {
     gma_mixer_desc d;
-    mixing *op = & s->ops[i];
+    mixing *op = &s->ops[i];
     for (int64_t j = 0; j < i; j++)
         if (memcmp(&s->blocks[j].mixer.spec, &s->blocks[i].mixer.spec, sizeof(gmal_layer)) == 0) {
             *op = s->ops[j];
             return GMA_OK;
         }
-    TRY(gmal_layer_desc(&s->l->c, &s->blocks[i].mixer.spec, 1, s->B, s->T, s->T, &d));
+    if (s->blocks[i].mixer.spec.mixer == GMA_MIXER_LINFORMER && (s->cu || s->T != s->l->c.context))
+        return make_each(s, i);
+    const int64_t N = s->cu ? s->R : s->T;
+    TRY(gmal_layer_desc(&s->l->c, &s->blocks[i].mixer.spec, s->cu ? 1 : s->B, N, N, s->cu ? s->B : -1, &d));
     TRY(gma_mixer_create(&d, &op->mixer));
     op->size.struct_size = sizeof op->size;
     if (sizeof(real) == sizeof(double))
@@ -211,26 +257,89 @@ static gma_status make_operator(stack *s, int64_t i) {
     return gma_mixer_sizes(op->mixer, s->threads, &op->size);
 }
 
-/* What *s says already: layout, blocks, count, B, T, train, recompute, threads, norm at the end. */
+static void unmake_operators(stack *s) {
+    for (int64_t i = 0; s->ops && i < s->count; i++) {
+        int shared = 0;
+        for (int64_t j = 0; j < i; j++)
+            shared |= s->ops[j].mixer == s->ops[i].mixer && s->ops[j].each == s->ops[i].each;
+        if (shared)
+            continue;
+        gma_mixer_destroy(s->ops[i].mixer);
+        for (int64_t b = 0; s->ops[i].each && b < s->made; b++)
+            gma_mixer_destroy(s->ops[i].each[b].mixer);
+        free(s->ops[i].each);
+    }
+    if (s->ops)
+        memset(s->ops, 0, (size_t)s->count * sizeof *s->ops);
+}
+
+/* Operators and rotary table for the shape that *s says; place_stack comes after it. */
+static gma_status fit_stack(stack *s) {
+    unmake_operators(s);
+    s->made = s->B;
+    for (int64_t i = 0; i < s->count; i++)
+        TRY(make_operator(s, i));
+    if (!turns(s) || s->T <= s->cs_steps)
+        return GMA_OK;
+    free(s->cs);
+    s->cs_steps = 0;
+    s->cs = gmal_pages((size_t)(s->T * s->l->c.routing_dim) * sizeof *s->cs);
+    if (!s->cs)
+        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for rotary positions of %lld steps", (long long)s->T);
+    s->cs_steps = s->T;
+    GMAL_T(gmal_rotary_table)(s->cs, 0, s->T, s->l->c.routing_dim, s->l->c.rotary_base);
+    return GMA_OK;
+}
+
+static gma_status shape_stack(stack *s, int64_t B, int64_t T) {
+    s->B = B;
+    s->T = T;
+    s->R = B * T;
+    s->cu = NULL;
+    return fit_stack(s);
+}
+
+/* Sequences of equal length are a batch, which every mixer takes. */
+static gma_status pack_stack(stack *s, const int64_t *lengths, int64_t count) {
+    int64_t rows = 0, longest = 0, equal = 1;
+    for (int64_t b = 0; b < count; b++) {
+        if (lengths[b] < 0 || lengths[b] > INT32_MAX - rows)
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "sequence %lld has %lld tokens; packed sequences together have 0 to %d",
+                            (long long)b, (long long)lengths[b], (int)INT32_MAX);
+        rows += lengths[b];
+        longest = lengths[b] > longest ? lengths[b] : longest;
+        equal &= lengths[b] == lengths[0];
+    }
+    if (!rows)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "packed sequences have no token");
+    if (equal)
+        return shape_stack(s, count, longest);
+    int32_t *room = realloc(s->cu_room, (size_t)(count + 1) * sizeof *room);
+    if (!room)
+        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for %lld sequences", (long long)count);
+    s->cu = s->cu_room = room;
+    room[0] = 0;
+    for (int64_t b = 0; b < count; b++)
+        room[b + 1] = room[b] + (int32_t)lengths[b];
+    s->B = count;
+    s->T = longest;
+    s->R = rows;
+    return fit_stack(s);
+}
+
+/* What *s says already: layout, blocks, count, train, recompute, threads, norm at the end. A shape comes next. */
 static gma_status make_stack(stack *s) {
-    s->R = s->B * s->T;
     s->acts = calloc((size_t)s->count, sizeof *s->acts);
     s->ops = calloc((size_t)s->count, sizeof *s->ops);
     if (!s->acts || !s->ops)
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a network");
-    for (int64_t i = 0; i < s->count; i++)
-        TRY(make_operator(s, i));
     return GMA_OK;
 }
 
 static void unmake_stack(stack *s) {
-    for (int64_t i = 0; s->ops && i < s->count; i++) {
-        int shared = 0;
-        for (int64_t j = 0; j < i; j++)
-            shared |= s->ops[j].mixer == s->ops[i].mixer;
-        if (!shared)
-            gma_mixer_destroy(s->ops[i].mixer);
-    }
+    unmake_operators(s);
     free(s->acts);
     free(s->ops);
+    free(s->cs);
+    free(s->cu_room);
 }

@@ -18,7 +18,10 @@ static real *grad_at(real *p, int64_t offset) { return offset < 0 ? NULL : p + o
 
 #include "models/stack_scan_body.h"
 
-static GMAL_T(gmal_mixer_io) mixer_io(const act *a, const gmal_sub *m, const real *params) {
+/* Rows of the operator's batch: packed sequences are one. */
+static int64_t op_batch(const stack *s) { return s->cu ? 1 : s->B; }
+
+static GMAL_T(gmal_mixer_io) mixer_io(const stack *s, const act *a, const gmal_sub *m, const real *params) {
     const sub_act *x = &a->mixer;
     GMAL_T(gmal_mixer_io) io = {0};
     io.ldq = io.ldk = m->spec.conv ? m->qkv : m->proj;
@@ -28,6 +31,7 @@ static GMAL_T(gmal_mixer_io) mixer_io(const act *a, const gmal_sub *m, const rea
     io.o = x->o;
     io.logit_scale = x->scale;
     io.log_decay = x->decay;
+    io.cu_seqlens = s->cu;
     io.params = m->slots;
     for (int i = 0; i < m->slots; i++) {
         io.slot[i] = m->slot[i].slot;
@@ -61,8 +65,8 @@ static void rotate(const stack *s, const gmal_sub *m, real *qkv, int64_t ld, int
     const gma_lm_config *c = &s->l->c;
     if (!gmal_layer_turns(&m->spec))
         return;
-    GMAL_T(gmal_rotary)(qkv, ld, s->cs, s->B, s->T, c->heads, c->routing_dim, sign, s->threads);
-    GMAL_T(gmal_rotary)(qkv + m->q, ld, s->cs, s->B, s->T, c->kv_heads, c->routing_dim, sign, s->threads);
+    GMAL_T(gmal_rotary)(qkv, ld, s->cs, sequences(s), c->heads, c->routing_dim, sign, s->threads);
+    GMAL_T(gmal_rotary)(qkv + m->q, ld, s->cs, sequences(s), c->kv_heads, c->routing_dim, sign, s->threads);
 }
 
 /* The mixer refuses a scale that is not positive and finite; a diverging run reaches that, and should hear which
@@ -78,6 +82,60 @@ static gma_status logit_scales(const stack *s, int64_t i, const real *params, re
     return GMA_OK;
 }
 
+/* What mixer number b of an operator that has one a sequence works on. */
+static GMAL_T(gmal_mixer_io) shift(const GMAL_T(gmal_mixer_io) * io, const gmal_sub *m, int64_t row) {
+    GMAL_T(gmal_mixer_io) one = *io;
+    one.q += row * io->ldq;
+    one.k += row * io->ldk;
+    one.v += row * io->ldk;
+    one.o += row * m->out;
+    one.cu_seqlens = NULL;
+    return one;
+}
+
+static gma_exec part(const gma_exec *x, const one_mixing *one) {
+    gma_exec y = *x;
+    y.saved = x->saved ? (char *)x->saved + one->at : NULL;
+    y.saved_bytes = x->saved ? one->saved : 0;
+    return y;
+}
+
+static gma_status mix_forward(stack *s, int64_t i, const GMAL_T(gmal_mixer_io) * io, const gma_exec *x) {
+    const mixing *op = &s->ops[i];
+    if (!op->each)
+        return GMAL_T(gmal_mixer_forward)(op->mixer, io, x);
+    for (int64_t b = 0; b < s->B; b++) {
+        GMAL_T(gmal_mixer_io) one = shift(io, &s->blocks[i].mixer, op->each[b].row);
+        const gma_exec y = part(x, &op->each[b]);
+        one.ldp = s->l->c.context;
+        TRY(GMAL_T(gmal_mixer_forward)(op->each[b].mixer, &one, &y));
+    }
+    return GMA_OK;
+}
+
+/* Gradients of parameters are left in grad->param; where there is a mixer a sequence they are added to grads at once. */
+static gma_status mix_backward(stack *s, int64_t i, real *grads, const GMAL_T(gmal_mixer_io) * io,
+                               GMAL_T(gmal_mixer_io) * grad, const gma_exec *x) {
+    const mixing *op = &s->ops[i];
+    const gmal_sub *m = &s->blocks[i].mixer;
+    const int64_t context = s->l->c.context;
+    if (!op->each)
+        return GMAL_T(gmal_mixer_backward)(op->mixer, io, grad, x);
+    for (int64_t b = 0; b < s->B; b++) {
+        const int64_t row = op->each[b].row, N = b + 1 < s->B ? op->each[b + 1].row - row : s->R - row;
+        GMAL_T(gmal_mixer_io) one = shift(io, m, row), back = shift(grad, m, row);
+        const gma_exec y = part(x, &op->each[b]);
+        one.ldp = context;
+        TRY(GMAL_T(gmal_mixer_backward)(op->each[b].mixer, &one, &back, &y));
+        for (int j = 0; j < m->slots; j++)
+            for (int64_t p = 0; back.param[j] && p < m->slot[j].count / context; p++)
+                for (int64_t t = 0; t < N; t++)
+                    grads[m->slot[j].offset + p * context + t] += back.param[j][p * N + t];
+    }
+    memset(grad->param, 0, sizeof grad->param);
+    return GMA_OK;
+}
+
 /* s->y from the norm of the block's input. */
 static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
     const gmal_sub *m = &s->blocks[i].mixer;
@@ -86,17 +144,18 @@ static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
     TRY(linear(a->n, params + m->w_proj, a->p, s->R, s->l->c.width, m->proj, s->threads));
     if (m->spec.conv)
         GMAL_T(gmal_conv_forward)
-    (a->p, m->proj, params + m->conv, a->c, m->qkv, s->B, s->T, m->qkv, m->spec.conv, s->threads);
+    (a->p, m->proj, params + m->conv, a->c, m->qkv, sequences(s), m->qkv, m->spec.conv, s->threads);
     rotate(s, m, a->c, ld, 1);
     if (m->forget)
         GMAL_T(gmal_forget_forward)
-    (a->p + m->qkv + m->gate, m->proj, params + m->forget_b, a->decay, s->B, s->T, m->forget, s->threads);
+    (a->p + m->qkv + m->gate, m->proj, params + m->forget_b, a->decay, op_batch(s), s->R / op_batch(s), m->forget,
+     s->threads);
     if (a->scale)
         TRY(logit_scales(s, i, params, a->scale));
-    const GMAL_T(gmal_mixer_io) io = mixer_io(&s->acts[i], m, params);
+    const GMAL_T(gmal_mixer_io) io = mixer_io(s, &s->acts[i], m, params);
     const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved,
                         a->saved ? s->ops[i].size.saved : 0};
-    TRY(m->rank ? scan_forward(s, i, params, &x) : GMAL_T(gmal_mixer_forward)(s->ops[i].mixer, &io, &x));
+    TRY(m->rank ? scan_forward(s, i, params, &x) : mix_forward(s, i, &io, &x));
     if (m->gate)
         GMAL_T(gmal_gate_forward)(a->o, a->p + m->qkv, m->proj, a->og, s->R, m->out, s->threads);
     return linear(a->og, params + m->w_out, s->y, s->R, m->out, s->l->c.width, s->threads);
@@ -112,11 +171,11 @@ static gma_status mixer_backward(stack *s, int64_t i, const real *params, real *
     if (m->gate)
         GMAL_T(gmal_gate_backward)
     (a->o, a->p + m->qkv, m->proj, dog, s->d_o, s->dp + m->qkv, m->proj, s->R, m->out, s->threads);
-    const GMAL_T(gmal_mixer_io) io = mixer_io(&s->acts[i], m, params);
+    const GMAL_T(gmal_mixer_io) io = mixer_io(s, &s->acts[i], m, params);
     GMAL_T(gmal_mixer_io) grad = mixer_grad(s, m);
     const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, s->ops[i].size.saved};
     TRY(m->rank ? scan_backward(s, i, params, grads, &grad, &x)
-                : GMAL_T(gmal_mixer_backward)(s->ops[i].mixer, &io, &grad, &x));
+                : mix_backward(s, i, grads, &io, &grad, &x));
     for (int j = 0; j < m->slots; j++)
         for (int64_t k = 0; grad.param[j] && k < m->slot[j].count; k++)
             grads[m->slot[j].offset + k] += grad.param[j][k] * (m->slot[j].log_negative ? a->negative[k] : 1);
@@ -125,10 +184,11 @@ static gma_status mixer_backward(stack *s, int64_t i, const real *params, real *
     rotate(s, m, grad.q, grad.ldq, -1);
     if (m->spec.conv)
         GMAL_T(gmal_conv_backward)
-    (s->dc, m->qkv, a->p, m->proj, params + m->conv, s->dp, m->proj, grads + m->conv, s->B, s->T, m->qkv, m->spec.conv,
-     s->threads);
+    (s->dc, m->qkv, a->p, m->proj, params + m->conv, s->dp, m->proj, grads + m->conv, sequences(s), m->qkv,
+     m->spec.conv, s->threads);
     if (m->forget)
         GMAL_T(gmal_forget_backward)
-    (s->ddecay, a->decay, s->dp + m->qkv + m->gate, m->proj, grads + m->forget_b, s->B, s->T, m->forget, s->threads);
+    (s->ddecay, a->decay, s->dp + m->qkv + m->gate, m->proj, grads + m->forget_b, op_batch(s),
+     s->R / op_batch(s), m->forget, s->threads);
     return linear_backward(a->n, params + m->w_proj, s->dp, s->dn, grads + m->w_proj, s->R, C, m->proj, s->threads);
 }

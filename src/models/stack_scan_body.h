@@ -7,7 +7,7 @@ static const real *slot_value(const sub_act *a, const gmal_slot_param *p, const 
     return p->log_negative ? a->negative : params + p->offset;
 }
 
-static GMAL_T(gmal_mixer_io) scan_io(const sub_act *a, const gmal_sub *m, const real *params) {
+static GMAL_T(gmal_mixer_io) scan_io(const stack *s, const sub_act *a, const gmal_sub *m, const real *params) {
     GMAL_T(gmal_mixer_io) io = {0};
     io.u = a->u;
     io.delta = a->delta;
@@ -15,6 +15,7 @@ static GMAL_T(gmal_mixer_io) scan_io(const sub_act *a, const gmal_sub *m, const 
     io.c = a->x + m->rank + m->spec.states;
     io.ldb = m->rank + 2 * m->spec.states;
     io.o = a->o;
+    io.cu_seqlens = s->cu;
     io.params = m->slots;
     for (int j = 0; j < m->slots; j++) {
         io.slot[j] = m->slot[j].slot;
@@ -33,7 +34,7 @@ static gma_status scan_forward(stack *s, int64_t i, const real *params, const gm
     GMAL_T(gmal_silu_forward)(a->c, params + m->conv_b, a->u, s->R, E, s->threads);
     TRY(linear(a->u, params + m->w_x, a->x, s->R, E, X, s->threads));
     TRY(GMAL_T(gmal_matmul)(0, 1, s->R, E, m->rank, 1, a->x, X, params + m->w_dt, m->rank, 0, a->delta, E, s->threads));
-    const GMAL_T(gmal_mixer_io) io = scan_io(a, m, params);
+    const GMAL_T(gmal_mixer_io) io = scan_io(s, a, m, params);
     return GMAL_T(gmal_mixer_forward)(s->ops[i].mixer, &io, exec);
 }
 
@@ -43,7 +44,7 @@ static gma_status scan_backward(stack *s, int64_t i, const real *params, real *g
     const gmal_sub *m = &s->blocks[i].mixer;
     const sub_act *a = &s->acts[i].mixer;
     const int64_t E = m->qkv, rank = m->rank, X = rank + 2 * m->spec.states, R = s->R;
-    const GMAL_T(gmal_mixer_io) io = scan_io(a, m, params);
+    const GMAL_T(gmal_mixer_io) io = scan_io(s, a, m, params);
     grad->u = s->du;
     grad->delta = s->ddelta;
     grad->b = s->dxp + rank;

@@ -39,6 +39,8 @@ typedef struct layer {
     float *scale;   /* logit_scale (kv_heads); A of mamba */
 } layer;
 
+static const gmal_sequences one = {1, 1, NULL};
+
 static size_t align64(size_t n) { return (n + 63) / 64 * 64; }
 
 /* Lays the buffers out from `base`; with base NULL only counts. Returns the bytes. */
@@ -136,7 +138,7 @@ static gma_status make_layer(stream *s, int64_t i) {
     const gmal_layout *l = s->lm->layout;
     layer *y = &s->layers[i];
     gma_mixer_desc d;
-    TRY(gmal_layer_desc(&l->c, &l->blocks[i].mixer.spec, 1, 1, 1, 1, &d));
+    TRY(gmal_layer_desc(&l->c, &l->blocks[i].mixer.spec, 1, 1, 1, -1, &d));
     if (d.kind == GMA_MIXER_SOFTMAX && d.window == 0)
         d.window = l->c.context; /* a ring instead of a cache that fills up */
     TRY(gma_mixer_create(&d, &y->mixer));
@@ -162,6 +164,8 @@ gma_status gma_lm_stream_create(const gma_lm *lm, int threads, gma_lm_stream **o
     if (!lm || !out)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is NULL", lm ? "stream" : "lm");
     *out = NULL;
+    if (lm->layout->c.task == GMA_LM_TASK_CLASSIFY)
+        return gma_fail(GMA_ERR_UNSUPPORTED, "the model classifies whole sequences: it predicts no next token");
     stream *s = calloc(1, sizeof *s);
     if (!s)
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a stream");
@@ -235,8 +239,8 @@ static gma_status attention_step(stream *s, int64_t i, float *qkv) {
     const gmal_sub *m = &s->lm->layout->blocks[i].mixer;
     const layer *y = &s->layers[i];
     if (gmal_layer_turns(&m->spec)) {
-        gmal_rotary_f32(qkv, m->qkv, s->cs, 1, 1, c->heads, c->routing_dim, 1, 1);
-        gmal_rotary_f32(qkv + m->q, m->qkv, s->cs, 1, 1, c->kv_heads, c->routing_dim, 1, 1);
+        gmal_rotary_f32(qkv, m->qkv, s->cs, one, c->heads, c->routing_dim, 1, 1);
+        gmal_rotary_f32(qkv + m->q, m->qkv, s->cs, one, c->kv_heads, c->routing_dim, 1, 1);
     }
     gma_arg args[5] = {{GMA_Q, row_of_heads(qkv, c->heads, c->routing_dim)},
                        {GMA_K, row_of_heads(qkv + m->q, c->kv_heads, c->routing_dim)},
@@ -303,7 +307,7 @@ gma_status gma_lm_stream_feed(gma_lm_stream *s, int32_t token, float *logits) {
         return gma_fail(GMA_ERR_UNSUPPORTED, "the model has learned positions for %lld tokens and cannot go further",
                         (long long)c->context);
     gmal_embed_forward_f32(&token, w + l->embed, l->positions < 0 ? NULL : w + l->positions + s->position * c->width,
-                           s->x, 1, 1, c->width, 1);
+                           s->x, one, c->width, 1);
     if (s->turns)
         gmal_rotary_table_f32(s->cs, s->position, 1, c->routing_dim, c->rotary_base);
     for (int64_t i = 0; i < c->layers; i++) {

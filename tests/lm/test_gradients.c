@@ -37,10 +37,8 @@ static double loss_at(model *m) {
     return 0.25 * sum;
 }
 
-static void setup(model *m, const net_case *nc) {
-    gma_lm_config c = net_config(nc);
-    TST_OK(gma_lm_config_resolve(&c));
-    TST_OK(gmal_layout_create(&c, &m->layout));
+static void setup(model *m, const net_case *nc, const gma_lm_config *c) {
+    TST_OK(gmal_layout_create(c, &m->layout));
     TST_OK(gmal_net_create_f64(m->layout, B, T, 1, 1, &m->net));
     const size_t n = (size_t)m->layout->total;
     float *values = malloc(n * sizeof *values);
@@ -52,8 +50,8 @@ static void setup(model *m, const net_case *nc) {
     for (size_t i = 0; i < n; i++) m->params[i] = (double)values[i] + 0.3 * noise(99, (int64_t)i);
     free(values);
     for (int i = 0; i < ROWS; i++) {
-        m->tokens[i] = (int32_t)(gmal_random(5, (uint64_t)i) % (uint64_t)c.vocab);
-        m->targets[i] = i % 7 == 3 ? -1 : (int32_t)(gmal_random(6, (uint64_t)i) % (uint64_t)c.vocab);
+        m->tokens[i] = (int32_t)(gmal_random(5, (uint64_t)i) % (uint64_t)c->vocab);
+        m->targets[i] = i % 7 == 3 ? -1 : (int32_t)(gmal_random(6, (uint64_t)i) % (uint64_t)c->vocab);
     }
     m->key = nc->dropout > 0 ? 1234 : 0;
 }
@@ -76,10 +74,12 @@ static double difference(model *m, double *x) {
     return (up - down) / (2 * h);
 }
 
-static void check_model(const net_case *nc) {
+/* change: of the shape that setup gave; NULL = none. */
+static void check_model(const net_case *nc, const gma_lm_config *c, void (*change)(model *)) {
     model m;
     double sum;
-    setup(&m, nc);
+    setup(&m, nc, c);
+    if (change) change(&m);
     TST_OK(gmal_net_backward_f64(m.net, m.params, m.grads, m.tokens, m.targets, 0.25, m.key, &sum));
     if (m.key == 0) {
         double plain;
@@ -112,8 +112,152 @@ static void check_model(const net_case *nc) {
 
 static void test_network(void **state) {
     (void)state;
-    for (int i = 0; i < NET_CASES; i++)
-        check_model(&net_cases[i]);
+    for (int i = 0; i < NET_CASES; i++) {
+        gma_lm_config c = net_config(&net_cases[i]);
+        TST_OK(gma_lm_config_resolve(&c));
+        check_model(&net_cases[i], &c, NULL);
+    }
+}
+
+/* ---- Bidirectional, and packed -------------------------------------------------------------------------------- */
+
+static const net_case bidirectional_cases[] = {
+    {"bidirectional gma", GMA_LM_NORM_RMS, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_LEARNED, 1, 1, -1, 1, 4, 2, 0, NULL},
+    {"bidirectional softmax", GMA_LM_NORM_LAYER, GMA_LM_MLP_SWIGLU, GMA_LM_POSITIONS_AUTO, 1, -1, -1, -1, 0, 1, 0, "2xsoftmax"},
+    {"bidirectional hybrid", GMA_LM_NORM_RMS, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_NONE, 0, -1, -1, -1, 3, 2, 0.2,
+     "linear:rotary=1,performer:components=5"},
+    {"bidirectional linformer", GMA_LM_NORM_RMS, GMA_LM_MLP_GELU, GMA_LM_POSITIONS_LEARNED, 1, -1, -1, 1, 0, 2, 0,
+     "2xlinformer:components=4"},
+};
+enum { BIDIRECTIONAL = sizeof bidirectional_cases / sizeof bidirectional_cases[0] };
+
+static gma_lm_config bidirectional_config(const net_case *nc) {
+    gma_lm_config c = net_config(nc);
+    c.task = GMA_LM_TASK_CLASSIFY; /* the task whose layers may be bidirectional */
+    return c;
+}
+
+static const int64_t lengths[] = {4, 0, 1, 9, 4};
+enum { PACKED = sizeof lengths / sizeof lengths[0] };
+
+static void pack(model *m) { TST_OK(gmal_net_pack_f64(m->net, lengths, PACKED)); }
+
+static void test_bidirectional(void **state) {
+    (void)state;
+    for (int i = 0; i < BIDIRECTIONAL; i++) {
+        const net_case *nc = &bidirectional_cases[i];
+        gma_lm_config c = bidirectional_config(nc);
+        TST_OK(gma_lm_config_resolve(&c));
+        assert_int_equal(c.causal, 0);
+        check_model(nc, &c, NULL);
+        if (!strstr(c.pattern, "linformer")) check_model(nc, &c, pack);
+        /* The first token's logits hang on the last token. */
+        model m;
+        setup(&m, nc, &c);
+        double *logits = malloc((size_t)(ROWS * c.vocab) * sizeof *logits), before;
+        TST_OK(gmal_net_logits_f64(m.net, m.params, m.tokens, logits));
+        before = logits[0];
+        m.tokens[T - 1] = (m.tokens[T - 1] + 1) % (int32_t)c.vocab;
+        TST_OK(gmal_net_logits_f64(m.net, m.params, m.tokens, logits));
+        assert_true(fabs(logits[0] - before) > 1e-6);
+        free(logits);
+        teardown(&m);
+    }
+}
+
+/* Loss and gradients of packed sequences are those of each alone, added up; causal or not, twice in a row, and with the
+ * memory of a smaller shape before. */
+static void check_packed(const net_case *nc, const gma_lm_config *c) {
+    model m;
+    double sum, part, parts = 0, largest = 0;
+    setup(&m, nc, c);
+    const size_t n = (size_t)m.layout->total;
+    m.key = 0; /* the places of dropout are those of the rows */
+    gmal_net_f64 *alone;
+    TST_OK(gmal_net_create_f64(m.layout, 1, 1, 1, 1, &alone));
+    for (int64_t b = 0, at = 0; b < PACKED; at += lengths[b++]) {
+        if (!lengths[b]) continue;
+        TST_OK(gmal_net_reshape_f64(alone, 1, lengths[b]));
+        TST_OK(gmal_net_backward_f64(alone, m.params, m.junk, m.tokens + at, m.targets + at, 0.25, 0, &part));
+        parts += part;
+    }
+    pack(&m);
+    TST_OK(gmal_net_loss_f64(m.net, m.params, m.tokens, m.targets, &sum));
+    TST_CLOSE(sum, parts, 1e-11 * parts);
+    TST_OK(gmal_net_backward_f64(m.net, m.params, m.grads, m.tokens, m.targets, 0.25, 0, &sum));
+    TST_CLOSE(sum, parts, 1e-11 * parts);
+    for (size_t i = 0; i < n; i++) largest = fmax(largest, fabs(m.junk[i]));
+    for (size_t i = 0; i < n; i++)
+        if (!(fabs(m.grads[i] - m.junk[i]) <= 1e-11 * largest))
+            tst_fail("%s: gradient %lld of packed sequences is %.15g, one by one %.15g", nc->name, (long long)i, m.grads[i],
+                     m.junk[i]);
+    /* In float, from a net that was smaller. */
+    gmal_net_f32 *net;
+    double sum_f;
+    float *params = malloc(n * sizeof *params), *grads = calloc(n, sizeof *grads);
+    for (size_t i = 0; i < n; i++) params[i] = (float)m.params[i];
+    TST_OK(gmal_net_create_f32(m.layout, 1, 2, GMAL_NET_TRAIN, 2, &net));
+    TST_OK(gmal_net_pack_f32(net, lengths, PACKED));
+    TST_OK(gmal_net_backward_f32(net, params, grads, m.tokens, m.targets, 0.25, 0, &sum_f));
+    TST_CLOSE(sum_f, sum, 2e-5 * sum);
+    for (size_t i = 0; i < n; i++) TST_CLOSE((double)grads[i], m.grads[i], 3e-4 * largest);
+    gmal_net_destroy_f32(net);
+    free(params);
+    free(grads);
+    gmal_net_destroy_f64(alone);
+    teardown(&m);
+}
+
+static void test_packed(void **state) {
+    (void)state;
+    for (int i = 0; i < NET_CASES; i++) {
+        gma_lm_config c = net_config(&net_cases[i]);
+        TST_OK(gma_lm_config_resolve(&c));
+        check_packed(&net_cases[i], &c);
+    }
+    for (int i = 0; i < BIDIRECTIONAL; i++) {
+        gma_lm_config c = bidirectional_config(&bidirectional_cases[i]);
+        TST_OK(gma_lm_config_resolve(&c));
+        if (!strstr(c.pattern, "linformer")) check_packed(&bidirectional_cases[i], &c);
+    }
+}
+
+static void test_shapes_that_cannot_be(void **state) {
+    (void)state;
+    static const int64_t long_one[] = {3, 10}, none[] = {0, 0}, negative[] = {3, -1}, equal[] = {9, 9, 9};
+    model m;
+    double sum;
+    gma_lm_config c = bidirectional_config(&bidirectional_cases[3]);
+    TST_OK(gma_lm_config_resolve(&c));
+    setup(&m, &bidirectional_cases[3], &c);
+    TST_ERROR(gmal_net_pack_f64(m.net, lengths, PACKED), GMA_ERR_INVALID_ARGUMENT, "linformer has projections for sequences of");
+    TST_ERROR(gmal_net_reshape_f64(m.net, 2, 8), GMA_ERR_INVALID_ARGUMENT, "context = 9 tokens, not 8");
+    TST_OK(gmal_net_pack_f64(m.net, equal, 2)); /* as a batch */
+    TST_OK(gmal_net_loss_f64(m.net, m.params, m.tokens, m.targets, &sum));
+    teardown(&m);
+    c = net_config(&net_cases[0]);
+    TST_OK(gma_lm_config_resolve(&c));
+    setup(&m, &net_cases[0], &c);
+    TST_ERROR(gmal_net_pack_f64(m.net, long_one, 2), GMA_ERR_INVALID_ARGUMENT, "has 10 tokens, but the model has learned positions for 9");
+    TST_ERROR(gmal_net_pack_f64(m.net, none, 2), GMA_ERR_INVALID_ARGUMENT, "no token");
+    TST_ERROR(gmal_net_pack_f64(m.net, negative, 2), GMA_ERR_INVALID_ARGUMENT, "sequence 1 has -1 tokens");
+    teardown(&m);
+    c = net_config(&net_cases[0]);
+    c.causal = 0;
+    TST_ERROR(gma_lm_config_resolve(&c), GMA_ERR_INVALID_ARGUMENT, "causal cannot be off");
+    static const struct {
+        const char *pattern, *says;
+    } bad[] = {
+        {"softmax:window=4", "the mixer softmax has no window where it is not causal"},
+        {"gma:forget_gate=1", "the mixer gma has no forget_gate where it is not causal"},
+        {"gma,mamba", "layer 2 (mamba): "},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        c = bidirectional_config(&bidirectional_cases[1]);
+        snprintf(c.pattern, sizeof c.pattern, "%s", bad[i].pattern);
+        assert_int_not_equal(gma_lm_config_resolve(&c), GMA_OK);
+        if (!strstr(gma_last_error(), bad[i].says)) tst_fail("%s: %s", bad[i].pattern, gma_last_error());
+    }
 }
 
 /* The float network is the same function: loss and every gradient against the double one. */
@@ -123,7 +267,9 @@ static void test_float_against_double(void **state) {
         model m;
         double sum, sum_f;
         gmal_net_f32 *net;
-        setup(&m, &net_cases[k]);
+        gma_lm_config c = net_config(&net_cases[k]);
+        TST_OK(gma_lm_config_resolve(&c));
+        setup(&m, &net_cases[k], &c);
         const size_t n = (size_t)m.layout->total;
         float *params = malloc(n * sizeof *params), *grads = calloc(n, sizeof *grads);
         for (size_t i = 0; i < n; i++) params[i] = (float)m.params[i];
@@ -248,19 +394,19 @@ static void test_gate(void **state) {
     check_probe(&p, "gate");
 }
 
-static void conv_out(probe *p) { gmal_conv_forward_f64(p->x[0], N, p->x[1], p->out, N, 2, R, N, p->kind, 1); }
+static void conv_out(probe *p) { gmal_conv_forward_f64(p->x[0], N, p->x[1], p->out, N, (gmal_sequences){2, R, NULL}, N, p->kind, 1); }
 
 static void test_convolution(void **state) {
     (void)state;
     for (int taps = 1; taps <= R + 2; taps += 3) { /* 7 taps reach further back than the sequence is long */
         probe p = new_probe(conv_out, 2 * R * N, 2 * R * N, taps * N, 0);
         p.kind = taps;
-        gmal_conv_backward_f64(p.up, N, p.x[0], N, p.x[1], p.g[0], N, p.g[1], 2, R, N, taps, 2);
+        gmal_conv_backward_f64(p.up, N, p.x[0], N, p.x[1], p.g[0], N, p.g[1], (gmal_sequences){2, R, NULL}, N, taps, 2);
         check_probe(&p, "convolution");
     }
     /* By hand: w = (2, 3), x = 1, 10, 100 -> 2, 23, 230, in each of two sequences. */
     double x[6] = {1, 10, 100, 5, 0, 1}, w[2] = {2, 3}, y[6];
-    gmal_conv_forward_f64(x, 1, w, y, 1, 2, 3, 1, 2, 1);
+    gmal_conv_forward_f64(x, 1, w, y, 1, (gmal_sequences){2, 3, NULL}, 1, 2, 1);
     const double want[6] = {2, 23, 230, 10, 15, 2};
     for (int i = 0; i < 6; i++) TST_CLOSE(y[i], want[i], 0);
 }
@@ -269,7 +415,7 @@ static void rotary_out(probe *p) {
     double cs[R * 4];
     gmal_rotary_table_f64(cs, 3, R, 4, 10000);
     memcpy(p->out, p->x[0], (size_t)p->out_n * sizeof(double));
-    gmal_rotary_f64(p->out, 3 * 4, cs, 2, R, 3, 4, 1, 1);
+    gmal_rotary_f64(p->out, 3 * 4, cs, (gmal_sequences){2, R, NULL}, 3, 4, 1, 1);
 }
 
 static void test_rotary(void **state) {
@@ -278,11 +424,11 @@ static void test_rotary(void **state) {
     probe p = new_probe(rotary_out, 2 * R * 12, 2 * R * 12, 0, 0);
     gmal_rotary_table_f64(cs, 3, R, 4, 10000);
     memcpy(p.g[0], p.up, (size_t)p.out_n * sizeof(double));
-    gmal_rotary_f64(p.g[0], 12, cs, 2, R, 3, 4, -1, 2);
+    gmal_rotary_f64(p.g[0], 12, cs, (gmal_sequences){2, R, NULL}, 3, 4, -1, 2);
     check_probe(&p, "rotary");
     /* A quarter turn takes (1, 0) to (0, 1). */
     double quarter[2] = {0, 1}, v[2] = {1, 0};
-    gmal_rotary_f64(v, 2, quarter, 1, 1, 1, 2, 1, 1);
+    gmal_rotary_f64(v, 2, quarter, (gmal_sequences){1, 1, NULL}, 1, 2, 1, 1);
     TST_CLOSE(v[0], 0, 1e-15);
     TST_CLOSE(v[1], 1, 1e-15);
 }
@@ -306,7 +452,7 @@ static void test_embedding(void **state) {
     (void)state;
     const int32_t tokens[4] = {2, 0, 2, 1};
     double dx[8] = {1, 2, 3, 4, 5, 6, 7, 8}, dtable[8] = {0}, dpos[4] = {0};
-    gmal_embed_backward_f64(tokens, dx, dtable, dpos, 2, 2, 2, 2);
+    gmal_embed_backward_f64(tokens, dx, dtable, dpos, (gmal_sequences){2, 2, NULL}, 2, 2);
     const double want[8] = {3, 4, 7, 8, 6, 8, 0, 0}, want_pos[4] = {6, 8, 10, 12};
     for (int i = 0; i < 8; i++) TST_CLOSE(dtable[i], want[i], 0);
     for (int i = 0; i < 4; i++) TST_CLOSE(dpos[i], want_pos[i], 0);
@@ -435,6 +581,8 @@ int main(void) {
         cmocka_unit_test(test_rotary),        cmocka_unit_test(test_forget_gate),
         cmocka_unit_test(test_embedding),     cmocka_unit_test(test_cross_entropy),
         cmocka_unit_test(test_dropout),       cmocka_unit_test(test_network),
+        cmocka_unit_test(test_bidirectional), cmocka_unit_test(test_packed),
+        cmocka_unit_test(test_shapes_that_cannot_be),
         cmocka_unit_test(test_float_against_double), cmocka_unit_test(test_recomputation),
         cmocka_unit_test(test_residual_norm),
     };
