@@ -22,6 +22,7 @@ def main():
     parser.add_argument("--runs", help="only these, in this order, separated by commas")
     parser.add_argument("--seeds", help="only these seeds, separated by commas")
     parser.add_argument("--list", action="store_true", help="say what there is and what is done, run nothing")
+    parser.add_argument("--measure", action="store_true", help="also what finished runs lack, with the models that are there")
     parser.add_argument("--gma", default=os.path.join(runner.ROOT, "build/bin/gma"), help="the program")
     parser.add_argument("--data", default=os.environ.get("GMA_DATA", ""),
                         help="folder with wikitext-2, imdb, listops [default: $GMA_DATA]")

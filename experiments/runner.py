@@ -150,9 +150,13 @@ class Experiment:
     def settings(self, run, seed):
         return settings_of(self.config, run, seed)
 
-    def done(self, run, seed, rows):
+    def found(self, run, seed, rows):
+        """The newest result of these settings, or None."""
         mark = fingerprint(self.settings(run, seed))
-        return any(r["run"] == run["name"] and r["seed"] == seed and r["fingerprint"] == mark for r in rows)
+        return next((r for r in reversed(rows) if (r["run"], r["seed"], r["fingerprint"]) == (run["name"], seed, mark)), None)
+
+    def done(self, run, seed, rows):
+        return self.found(run, seed, rows) is not None
 
     # ---- Running ------------------------------------------------------------------------------------------------
 
@@ -170,12 +174,17 @@ class Experiment:
         try:
             self.prepare()
             for run, seed in jobs:
-                if self.done(run, seed, read_results(self.results)):
+                row = self.found(run, seed, read_results(self.results))
+                if row and not (self.a.measure and self.missing(run, row)):
                     continue
                 if self.a.limit and time.time() - begun > self.a.limit:
                     print(f"{self.name}: time is up; the same command goes on from here", flush=True)
                     return 75
                 print(f"{self.name}: {run['name']}, seed {seed}", flush=True)
+                if row:  # the model is there: only what a later version of the config measures
+                    measures = self.measures(run, seed, row["measures"])
+                    append_result(self.results, {**row, "measures": measures, "measured": self.a.commit or commit_of_checkout()})
+                    continue
                 started = time.time()
                 row = self.header(run, seed)
                 row.update(self.train(run, seed) if self.config["kind"] == "train" else self.measure(run, seed))
@@ -260,13 +269,24 @@ class Experiment:
                 file.write(fingerprint(self.settings(run, seed)))
             open(log, "w", encoding="utf-8").close()
             self.program(["train", "--config", config, "--force", *common], log)
-        row = {**self.training_facts(out, log), "measures": {}}
-        for step in run.get("measure", self.config.get("measure", [])):
-            if step.get("mixer") and settings.get("mixer") != step["mixer"]:
-                continue
-            text = self.program([self.fill(word, run=out) for word in step["command"]])
-            row["measures"][step["name"]] = shortened(json.loads(text), step.get("keep"))
-        return row
+        return {**self.training_facts(out, log), "measures": self.measures(run, seed, {})}
+
+    def steps(self, run):
+        """What is measured of the model of a run."""
+        mixer = merged(self.config.get("settings"), run.get("settings")).get("mixer")
+        return [s for s in run.get("measure", self.config.get("measure", [])) if s.get("mixer", mixer) == mixer]
+
+    def missing(self, run, row):
+        return [s for s in self.steps(run) if s["name"] not in row["measures"]]
+
+    def measures(self, run, seed, known):
+        out = os.path.join(self.work, self.name, f"{run['name']}-s{seed}")
+        made = dict(known)
+        for step in self.steps(run):
+            if step["name"] not in known:
+                text = self.program([self.fill(word, run=out) for word in step["command"]])
+                made[step["name"]] = shortened(json.loads(text), step.get("keep"))
+        return made
 
     @staticmethod
     def training_facts(out, log):

@@ -29,7 +29,7 @@ def lm(results):
         if not r:
             rows.append([run, "-", "not yet run", "", "", "", "", "", PUBLISHED_LM.get(run, "-")])
             continue
-        sliding = [at(row, "measures.test_sliding.perplexity") for row in r]
+        sliding = [at(row, "measures.test_sliding.sliding.perplexity") for row in r]
         rows.append([run, f"{r[0]['parameters']:,}", ", ".join(str(x["seed"]) for x in r),
                      spread(each(r, per_token, "valid"), "{:.2f}"), spread(each(r, per_token, "test"), "{:.2f}"),
                      spread([s for s in sliding if s], "{:.2f}"),
@@ -178,8 +178,8 @@ def accuracy(results):
     for run in results.runs:
         r = results.of(run)
         scores = each(r, lambda row: at(row, "measures.test.accuracy"))
-        interval = at(r[0], "measures.test.interval") if len(r) == 1 else None
-        between = f" ({100 * interval[0]:.2f} to {100 * interval[1]:.2f})" if interval else ""
+        low, high = (at(r[0], "measures.test." + key) if len(r) == 1 else None for key in ("accuracy_low", "accuracy_high"))
+        between = f" ({100 * low:.2f} to {100 * high:.2f})" if low is not None else ""
         state = each(r, lambda row: at(row, "measures.state.state_bytes"))
         rows.append([run, f"{r[0]['parameters']:,}" if r else "-", ", ".join(str(x["seed"]) for x in r) or "not yet run",
                      spread([100 * s for s in scores], "{:.2f}") + between if scores else ""]

@@ -134,6 +134,21 @@ class Driver(unittest.TestCase):
         self.run_driver("--runs", "gma", "--seeds", "1")
         self.assertEqual([r["steps"] for r in self.rows()], [8, 4])
 
+    def test_what_is_measured_later(self):
+        self.run_driver("--runs", "gma", "--seeds", "1")
+        before = self.rows()[0]
+        step = {"name": "train", "command": ["eval", "{run}", "--data", "{root}/data/tinyshakespeare/input.txt", "--windows", "2",
+                                             "--json"], "keep": ["loss"]}
+        other = {"name": "never", "mixer": "linear", "command": ["no such verb"]}
+        self.write({**CONFIG, "measure": [*CONFIG["measure"], step, other]})
+        self.assertEqual(self.run_driver("--runs", "gma", "--seeds", "1"), "")
+        self.run_driver("--runs", "gma", "--seeds", "1", "--measure")
+        rows = self.rows()
+        self.assertEqual(len(rows), 2)
+        self.assertEqual(set(rows[1]["measures"]), {"valid", "train"})
+        self.assertEqual({**rows[1], "measures": 0, "measured": 0}, {**before, "measures": 0, "measured": 0})
+        self.assertEqual(self.run_driver("--runs", "gma", "--seeds", "1", "--measure"), "")
+
     def test_a_file_that_is_not_the_published_one(self):
         path = os.path.join(self.folder, "text")
         with open(path, "w", encoding="utf-8") as file:
