@@ -324,10 +324,12 @@ class Experiment:
 
 
 def shortened(value, keep):
-    """Only the keys that `keep` names; heads of gma inspect are averaged over layers and heads."""
+    """Only the keys that `keep` names, or all but the places of files on this machine; heads of gma inspect are averaged over layers and heads."""
     if isinstance(value, dict) and isinstance(value.get("heads"), list):
         value = inspected(value)
-    return {k: value[k] for k in keep if k in value} if keep and isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return {k: v for k, v in value.items() if (k in keep if keep else k not in ("model", "data"))}
 
 
 def inspected(report):
