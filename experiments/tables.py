@@ -47,23 +47,24 @@ def lm_plot(results):
 
 def usage(results):
     rows = []
-    for r in results.of("gma-k128"):
-        m = r["measures"].get("inspect")
-        if not m:
-            continue
-        surface = next((m[k] for k in m if k.startswith("nmi ") and "surface" in k), None)
-        semantic = next((m[k] for k in m if k.startswith("nmi ") and "article" in k), None)
-        rows.append([f"seed {r['seed']}", f"{m['used']:.1f} of {m['components']} ({m['used_range'][0]} to {m['used_range'][1]})",
-                     f"{m['usage_entropy']:.3f} ({m['entropy_range'][0]:.3f} to {m['entropy_range'][1]:.3f})",
-                     *(f"{surface[k]:.3f}" for k in ("nmi", "nmi_chance", "purity", "purity_chance")),
-                     f"{semantic['nmi']:.3f}; {semantic['nmi_chance']:.3f}" if semantic else "-"])
+    for run in [r for r in results.runs if r.startswith("gma")]:
+        for r in results.of(run):
+            m = r["measures"].get("inspect")
+            if not m:
+                continue
+            surface, semantic = m["nmi surface class"], m.get("nmi article")
+            rows.append([run, r["seed"], f"{m['used']:.1f} of {m['components']} ({m['used_range'][0]} to {m['used_range'][1]})",
+                         f"{m['usage_entropy']:.3f} ({m['entropy_range'][0]:.3f} to {m['entropy_range'][1]:.3f})",
+                         f"{m['effective_components_keys']:.2f}",
+                         *(f"{surface[k]:.3f}" for k in ("nmi", "nmi_chance", "purity", "purity_chance")),
+                         f"{semantic['nmi']:.3f}; {semantic['nmi_chance']:.3f}" if semantic else "-"])
     if not rows:
         return "**Not yet run.**"
-    rows.append(["paper, one WikiText-103 model", "104 of 128", "0.933", "0.244", "not given", "not given", "not given", "no clear classes"])
-    head = ["model", "components used", "usage entropy", "NMI with surface class", "by chance", "purity", "by chance",
-            "NMI with article; by chance"]
-    body = table(head, rows)
-    return body + ("" if len(rows) == 4 else f"\n\n**Partial:** {len(rows) - 1} of 3 seeds.")
+    seeds = len(results.of("gma-k128"))
+    rows.append(["paper, one WikiText model, K = 128", "", "104 of 128", "0.933", "-", "0.244", "-", "-", "-", "no clear classes"])
+    head = ["model", "seed", "components used", "usage entropy", "components a key", "NMI with surface class", "by chance", "purity",
+            "by chance", "NMI with article; by chance"]
+    return table(head, rows) + ("" if seeds == 3 else f"\n\n**Partial:** {seeds} of 3 seeds of K = 128.")
 
 
 def ablation(results):
