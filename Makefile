@@ -8,6 +8,8 @@
 #   make bench      set operator and training beside PyTorch's (a virtual environment of its own); writes docs/performance.md
 #   make test-python the Python package and its tests (a virtual environment of its own; it installs PyTorch)
 #   make wheel      a wheel of the Python package in build-wheel/dist
+#   make experiment NAME=lm DATA=folder [ARGS=...]  one of experiments/*.json; stopped, it goes on from there
+#   make claims     the tables of docs/results.md and docs/claims.md from experiments/results
 #   make test-arm64 the operator's tests on an emulated AArch64
 
 PREFIX ?= /usr/local
@@ -96,6 +98,15 @@ wheel: python-environment
 	$(PYTHON) -m build --wheel --outdir build-wheel .
 	PATH="$$PWD/.venv-test/bin:$$PATH" $(PYTHON) -m auditwheel repair --wheel-dir build-wheel/dist build-wheel/*.whl
 	$(PYTHON) -m auditwheel show build-wheel/dist/*.whl
+
+# ARGS: --runs, --seeds, --list, ..; see experiments/run.py --help
+experiment:
+	@test -n '$(NAME)' || { echo "make experiment NAME=one of: $$(ls experiments/*.json | sed 's|.*/||;s|\.json||' | tr '\n' ' ')"; exit 2; }
+	$(MAKE) all
+	python3 experiments/run.py '$(NAME)' $(if $(DATA),--data '$(DATA)') $(ARGS)
+
+claims:
+	python3 experiments/report.py
 
 install: all
 	cmake --install build --prefix '$(PREFIX)'

@@ -7,6 +7,7 @@
 
 #include "data/token_file.h"
 #include "models/model.h"
+#include "train/mixture.h"
 
 typedef struct row {
     const char *group;
@@ -36,6 +37,9 @@ static const row rows[] = {
     F("Training", REAL, adam_eps, "1e-8", 1e-30, 1, "X", "AdamW: added to the root of the squares", 0),
     F("Training", REAL, clip, "1", 0, 1e30, "X", "largest norm of the gradient; 0 = do not clip", 0),
     F("Training", INT, redraw_every, "0", 0, 1e12, "N", "steps between new random features (performer); 0 = never", 0),
+    F("Training", CHOICE, mixture_init, "drawn", 0, 0, "drawn|kmeans", "first Gaussians (gma): drawn, or k-means of what the first batches bring to each layer", 0),
+    F("Training", FLAG, freeze_mixture, "0", 0, 1, NULL, "do not train the Gaussians (gma)", 0),
+    F("Training", FLAG, tied_variances, "0", 0, 1, NULL, "one variance a head and width, common to its Gaussians (gma)", 0),
     F("Training", INT, seed, "1", 0, 9e15, "N", "of the first values, the order of the data and dropout", 0),
     F("Run", TEXT, out, "", 0, 0, "DIR", "the run's folder", 1),
     F("Run", FLAG, resume, "0", 0, 1, NULL, "go on from DIR/last, with the settings saved in DIR", 1),
@@ -332,7 +336,8 @@ gma_status gma_settings_resolve(gma_settings *s) {
     }
     if (status != GMA_OK) return status;
     s->model = c;
-    return check_redraw(s);
+    status = gmal_mixture_check(s);
+    return status == GMA_OK ? check_redraw(s) : status;
 }
 
 const gmal_field *gmal_settings_model_difference(const gma_lm_config *a, const gma_lm_config *b) {

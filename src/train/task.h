@@ -7,7 +7,7 @@
 #define GMA_TRAIN_TASK_H
 
 #include "gma/data.h"
-#include "models/layout.h"
+#include "models/net.h"
 #include "train/settings.h"
 
 /* How well a model does on some targets. */
@@ -54,6 +54,7 @@ struct gmal_task {
     gma_token_file *token_file; /* whose tokenizer goes into the checkpoints; NULL = none */
     int64_t train_tokens, val_tokens; /* val_tokens 0: nothing to validate on */
     uint64_t train_checksum;
+    const gmal_net_f32 *net; /* set by start: what pass runs on, to look at afterwards; NULL = not shown */
     char note[200]; /* what the user should know; "" = nothing */
 };
 

@@ -69,6 +69,7 @@ static gma_status start(gmal_task *task, const gmal_layout *layout, int threads)
     const int64_t longest = gmal_sequence_span_longest(&t->train);
     TRY(gmal_sequence_batch_create(&layout->c, s->batch, longest, &t->batch));
     TRY(gmal_sequence_net_create(layout, s->batch, longest, s->recompute ? GMAL_NET_RECOMPUTE : GMAL_NET_TRAIN, threads, &t->net));
+    task->net = t->net;
     if (!task->val_tokens) return GMA_OK;
     return gmal_sequence_eval_create(layout, &t->val, s->batch, s->eval_windows, threads, &t->eval);
 }

@@ -61,6 +61,7 @@ static gma_status start(gmal_task *task, const gmal_layout *layout, int threads)
     t->y = malloc(bytes);
     if (!t->x || !t->y) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a batch");
     TRY(gmal_net_create_f32(layout, s->batch, T, s->recompute ? GMAL_NET_RECOMPUTE : GMAL_NET_TRAIN, threads, &t->net));
+    task->net = t->net;
     if (!task->val_tokens) return GMA_OK;
     return gmal_evaluator_create(layout, &t->val, T, s->batch, s->eval_windows, 0, threads, &t->eval);
 }

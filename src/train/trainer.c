@@ -12,6 +12,7 @@
 #include "layers/rng.h"
 #include "layers/threads.h"
 #include "train/evaluate.h"
+#include "train/mixture.h"
 #include "train/run_folder.h"
 #include "train/task.h"
 
@@ -188,6 +189,7 @@ static gma_status one_step(trainer *t, int64_t *tokens) {
         TRY(status);
         total += sum;
     }
+    gmal_mixture_gradients(s, t->lm->layout, t->grads);
     t->grad_norm = gmal_grad_norm(&t->opt, t->grads, t->threads);
     if (!isfinite(total)) return not_finite(t, "the loss");
     if (!isfinite(t->grad_norm)) return not_finite(t, "the gradient");
@@ -285,6 +287,8 @@ static int owes_validation(const trainer *t) {
 static gma_status loop(trainer *t) {
     const gma_settings *s = t->s;
     const int64_t save_every = s->save_every ? s->save_every : s->eval_every;
+    if (s->mixture_init == GMAL_MIXTURE_KMEANS && t->p.step == 0)
+        TRY(gmal_mixture_kmeans(s, &t->task, t->lm->layout, t->lm->values, t->grads, t->threads));
     if (owes_validation(t)) {
         TRY(validate(t));
         if (t->p.val_step == t->first) TRY(save_last(t));

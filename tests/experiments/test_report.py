@@ -1,0 +1,134 @@
+"""experiments/report.py on results made up here: figures, verdicts, and that it sees a document that lags behind."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "experiments"))
+sys.dont_write_bytecode = True
+
+import claims  # noqa: E402
+import results as module  # noqa: E402
+import runner  # noqa: E402
+import tables  # noqa: E402
+
+
+def row(name, run, seed, **more):
+    config = runner.read_json(os.path.join(runner.HERE, name + ".json"))
+    settings = runner.settings_of(config, next(r for r in config["runs"] if r["name"] == run), seed)
+    return {"experiment": name, "run": run, "seed": seed, "settings": settings, "fingerprint": runner.fingerprint(settings),
+            "version": "0", "commit": "abc", "machine": {"cpu": "a cpu", "isa": "scalar", "threads": 1},
+            "date": "2026-01-02T03:04:05Z", "seconds": 1.0, **more}
+
+
+def bench(mixer, power, pass_="fwd", form="causal"):
+    """A run of gma bench op whose memory, over 1 MB of the program, and time go with N to that power."""
+    return row("systems", f"{mixer}-{pass_}-{form}", 1, output=[
+        {"length": n, "median_ms": (n / 1024) ** power, "peak_rss_bytes": 10 ** 6 + (0 if n == 64 else int(n ** power)),
+         "workspace_bytes": 1} for n in (64, 4096, 8192, 16384)])
+
+
+def model(run, seed, loss):
+    return row("lm", run, seed, parameters=1000, curve=[[1, loss]], measures={
+        "valid": {"loss": loss}, "test": {"loss": loss}, "test_data": {"tokens": 300, "text_words": 90, "text_lines": 10,
+                                                                       "text_bytes": 600}})
+
+
+class Report(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = self.temporary.name
+
+    def tearDown(self):
+        self.temporary.cleanup()
+
+    def results(self, *rows):
+        for line in rows:
+            runner.append_result(os.path.join(self.folder, line["experiment"] + ".jsonl"), line)
+        return {n: module.Results(n, self.folder) for n in
+                ("lm", "systems", "verify", "ablation", "mqar", "lra-listops", "lra-text")}
+
+    def verdicts(self, *rows):
+        made = self.results(*rows)
+        return {claim[0]: (claim[3], claim[4]) for _, part in claims.rows(made) for claim in part}
+
+    def test_slopes(self):
+        said = self.verdicts(bench("gma", 1.0), bench("mha", 1.0))
+        memory = said["Memory grows linearly with N at fixed K"]
+        self.assertEqual(memory, ("fwd-causal 1.000", "holds (partial: 1 of 4)"))
+        self.assertIn("does not hold", said["Attention that stores all scores needs memory quadratic in N"][1])
+        said = self.verdicts(bench("gma", 1.06), bench("mha", 2.0))
+        self.assertIn("does not hold", said["Memory grows linearly with N at fixed K"][1])
+        self.assertIn("holds", said["Time grows linearly with N at fixed K"][1])
+        self.assertTrue(said["Attention that stores all scores needs memory quadratic in N"][1].startswith("holds"))
+
+    def test_orders_compare_the_same_seeds(self):
+        name = "GMA is better than the tested linear and random-feature attention"
+        self.assertEqual(self.verdicts()[name], ("-", "not yet run"))
+        said = self.verdicts(model("gma-k256", 1, 4.0), model("linear", 1, 4.1), model("linear", 2, 3.0))
+        self.assertEqual(said[name][1], "holds (1 seed; 1 of 4 pairs)")
+        said = self.verdicts(model("gma-k256", 2, 3.5))
+        self.assertEqual(said[name][1], "**does not hold** (2 seeds; 1 of 4 pairs)")
+
+    def test_perplexities(self):
+        made = self.results(model("linear", 1, 2.0))
+        text = tables.lm(made["lm"])
+        line = next(t for t in text.splitlines() if t.startswith("| linear"))
+        cells = [c.strip() for c in line.split("|")]
+        self.assertEqual(cells[4:9], ["7.39", "7.39", "-", "403.4", "1.4427"])  # e^2; 2 * 300 / 100; 2 * 300 / 600 / ln 2
+        self.assertIn("**Partial:** 1 of 27 runs.", text)
+        self.assertIn("a cpu, tier scalar, 1 threads; commit abc; 2026-01-02", text)
+
+    def test_theory(self):
+        line = {"engine": "double", "statement": "i", "what": "gamma: sum", "measured": 0.5, "relation": "<=", "bound": 1.0,
+                "holds": True}
+        worse = {**line, "engine": "avx2", "measured": 2.0, "holds": False}
+        told = {**line, "what": "told", "relation": None, "bound": None, "holds": None}
+        made = self.results(row("verify", "random", 1, output={"rows": [line, worse, told]}))
+        text = tables.verify(made["verify"])
+        self.assertIn("| random | (i) gamma: sum | 2 | <= 1 | **violated** by avx2 | double, avx2 |", text)
+        self.assertIn("| random | (i) told | 0.5 |  |  | double |", text)
+        said = {c[0]: (c[3], c[4]) for _, part in claims.rows(made) for c in part}
+        self.assertEqual(said["Responsibilities are non-negative and a token's sum to 1"],
+                         ("1 of 2 checks, 2 engines: gamma: sum", "**does not hold**"))
+        self.assertEqual(said["Routing is locally stable: small moves of a token change its responsibilities little"][1],
+                         "not yet run")
+
+    def test_results_of_other_settings_are_not_shown(self):
+        old = model("linear", 1, 2.0)
+        old["fingerprint"] = "0" * 12
+        self.assertEqual(self.results(old)["lm"].rows, [])
+
+    def test_a_document_that_lags_behind_is_seen(self):
+        docs = os.path.join(self.folder, "docs")
+        os.makedirs(docs)
+        shutil.copy(os.path.join(ROOT, "docs/results.md"), docs)
+        self.results(model("linear", 1, 2.0))
+        command = [sys.executable, "-B", os.path.join(ROOT, "experiments/report.py"), "--results", self.folder, "--docs", docs]
+        self.assertEqual(subprocess.run([*command, "--check"], capture_output=True, check=False).returncode, 1)
+        self.assertEqual(subprocess.run(command, capture_output=True, check=False).returncode, 0)
+        self.assertEqual(subprocess.run([*command, "--check"], capture_output=True, check=False).returncode, 0)
+        page = os.path.join(docs, "results.md")
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        with open(page, "w", encoding="utf-8") as file:
+            file.write(text.replace("| 7.39 |", "| 7.38 |"))
+        done = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("results.md", done.stdout)
+
+    def test_every_result_line_is_whole(self):
+        """The committed results: each has what its table names as its origin."""
+        for name in sorted(os.listdir(runner.RESULTS)):
+            for line in runner.read_results(os.path.join(runner.RESULTS, name)):
+                for key in ("experiment", "run", "seed", "settings", "fingerprint", "version", "commit", "machine", "date"):
+                    self.assertIn(key, line, name)
+                self.assertEqual(line["fingerprint"], runner.fingerprint(line["settings"]), name)
+
+
+if __name__ == "__main__":
+    unittest.main()

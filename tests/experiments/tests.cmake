@@ -1,0 +1,11 @@
+# experiments/: the driver resumes what was stopped or died, the tables say what the results say. Python's standard library.
+find_program(GMA_EXPERIMENTS_PYTHON python3)
+if(GMA_EXPERIMENTS_PYTHON AND NOT GMA_SANITIZE)
+  add_test(NAME experiments.tables COMMAND ${GMA_EXPERIMENTS_PYTHON} ${PROJECT_SOURCE_DIR}/experiments/report.py --check)
+  add_test(NAME experiments.report COMMAND ${GMA_EXPERIMENTS_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/test_report.py)
+  set_tests_properties(experiments.tables experiments.report PROPERTIES LABELS experiments TIMEOUT 60)
+  if(GMA_LM)
+    add_test(NAME experiments.driver COMMAND ${GMA_EXPERIMENTS_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/test_driver.py $<TARGET_FILE:gma_cli>)
+    set_tests_properties(experiments.driver PROPERTIES LABELS experiments TIMEOUT 120)
+  endif()
+endif()
