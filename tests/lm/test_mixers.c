@@ -281,7 +281,7 @@ static void test_wrong_settings(void **state) {
     CLI("train", "--data", "text", "--out", "x", "--mixer", "attention");
     expect_refusal(2, "--mixer: mixer 'attention' is unknown; there are: gma, linear", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear:window=4");
-    expect_refusal(2, "--layers: item 1, \"linear:window=4\": the mixer linear has no window", "x");
+    expect_refusal(2, "--layers: item 2, \"linear:window=4\": the mixer linear has no window", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear", "--mixer", "gma");
     expect_refusal(2, "mixer is gma, and layers (gma,linear)", "x");
     CLI("train", "--data", "text", "--out", "x", "--mixer", "gma", "--layers", "gma,linear");
@@ -299,7 +299,7 @@ static void test_wrong_settings(void **state) {
     /* What it came to is shown. */
     assert_int_equal(CLI("train", "--data", "text", "--out", "shown", SMALL, "--steps", "1", "--layers", "2xgma,linear"), 0);
     assert_non_null(strstr(cli.out, "0..1              gma:components=4:logit_scale=1:forget_gate=1"));
-    assert_non_null(strstr(cli.out, "3..3              linear:forget_gate=1:output_gate=1:conv=4:rotary=0"));
+    assert_non_null(strstr(cli.out, "2..2              linear:forget_gate=1:output_gate=1:conv=4:rotary=0"));
 }
 
 int main(void) {
