@@ -1,4 +1,5 @@
 /* Mistakes on the command line that were once taken in silence, or answered with the wrong words. */
+#define _DEFAULT_SOURCE
 #include "lm/verbs_testing.h"
 
 static void options_without_a_layer(void **state) {
@@ -69,10 +70,9 @@ static void token_files(void **state) {
     char *room = malloc(n);
     memcpy(room, whole, n);
     at = strstr(room + 8, "\"version\":\"1\"") + 11;
-    char *end = at + strcspn(at, "}");
-    end = strstr(end, "}}}");
-    assert_true(end && end[3] == ' ');
-    memmove(at + 1, at, (size_t)(end + 3 - at));
+    const char *end = strstr(at, "}}");
+    assert_true(end && end[2] == ' ');
+    memmove(at + 1, at, (size_t)(end + 2 - at));
     *at = '0';
     put_bytes("bad.tok", room, n);
     free(room);
