@@ -88,7 +88,13 @@ void GMAI_K(interleave)(const float *w, const float *mw, int rp, int r, float *o
             t[GROUP + i] = v_load(mw + (ptrdiff_t)i * rp + j);
         }
         v_transpose(t);
-        for (int i = 0; i < VL && j + i < r; i++) v_storen(out + (ptrdiff_t)(j + i) * 2 * GROUP, t[i], 2 * GROUP);
+        for (int i = 0; i < VL && j + i < r; i++) {
+            float *p = out + (ptrdiff_t)(j + i) * 2 * GROUP;
+            if (VL == 2 * GROUP) /* no mask: a masked store is slow on some CPUs */
+                v_store(p, t[i]);
+            else
+                v_storen(p, t[i], 2 * GROUP);
+        }
     }
 #else
     for (int j = 0; j < r; j++)
