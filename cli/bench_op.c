@@ -227,10 +227,11 @@ static gma_status run(const bench_options *o, bench_shape *shape, const int64_t 
 }
 
 /* Options without meaning for the mixer are accepted, and then neither used nor told. */
-static void forget_options(bench_options *o, gma_mixer_kind kind) {
+static void forget_options(bench_options *o, const bench_shape *shape) {
+    const gma_mixer_kind kind = shape->kind;
     o->decay = o->decay && bench_has_slot(kind, GMA_LOG_DECAY);
     o->scale = o->scale && bench_has_slot(kind, GMA_LOGIT_SCALE);
-    o->kv_heads = bench_has_slot(kind, GMA_K) ? o->kv_heads : 0;
+    o->kv_heads = bench_has_slot(kind, GMA_K) && !shape->store_scores ? o->kv_heads : 0; /* mha: no grouped heads */
 }
 
 static int check_options(const gma_cli_spec *spec, const bench_options *o) {
@@ -318,7 +319,7 @@ int gma_bench_op(int argc, char **argv) {
                               BENCH_MAX_LENGTHS, o.lengths);
     }
     if (code < 0) {
-        forget_options(&o, shape.kind);
+        forget_options(&o, &shape);
         code = check_options(&spec, &o);
     }
     if (code < 0) {

@@ -307,7 +307,7 @@ static void test_unused_options(void **state) {
         int64_t components, kv_heads; /* 0: null */
         int decay, scale, causal;
     } all[] = {{"gma", 5, 2, 1, 1, 1},       {"linear", 8, 2, 1, 0, 1}, {"performer", 5, 2, 1, 0, 1},
-               {"softmax", 0, 2, 0, 0, 1}, {"mha", 0, 2, 0, 0, 1},    {"mamba", 16, 4, 0, 0, 1}};
+               {"softmax", 0, 2, 0, 0, 1}, {"mha", 0, 4, 0, 0, 1},    {"mamba", 16, 4, 0, 0, 1}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         BENCH("--mixer", all[i].mixer, "--causal", "--decay", "--scale", "--kv-heads", "2", "--length", "20", "--no-cold", "--format",
               "json");
