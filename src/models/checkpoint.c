@@ -73,7 +73,10 @@ static json_t *config_to_json(const gma_lm_config *c) {
 
 /* Settings that models of the first releases do not have; absent = off. */
 static int is_newer(const char *name) {
-    return strcmp(name, "task") == 0 || strcmp(name, "causal") == 0 || strcmp(name, "window") == 0 || strcmp(name, "states") == 0 || strcmp(name, "expand") == 0;
+    static const char *const names[] = {"task", "causal", "window", "states", "expand", "encoder_layers", "cross_mixer"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0) return 1;
+    return 0;
 }
 
 static gma_status config_from_json(const char *path, const json_t *json, gma_lm_config *c) {

@@ -2,6 +2,9 @@
  * width. */
 #include "models/stack_body.h"
 
+#include "models/head_body.h"
+#include "models/stack_pack_body.h"
+
 struct GMAL_T(gmal_net) {
     const gmal_layout *l;
     int threads;
@@ -17,12 +20,6 @@ typedef struct GMAL_T(gmal_net) net;
 static void place(net *n, bump *b) {
     place_stack(&n->s, b);
     n->logits = take(b, n->block * n->l->c.vocab);
-}
-
-/* Rows of logits at a time: enough for a good product, few enough that a large vocabulary costs little memory. */
-static int64_t block_rows(int64_t rows, int64_t vocab) {
-    const int64_t fit = (INT64_C(1) << 20) / vocab, most = fit < 64 ? 64 : fit > 1024 ? 1024 : fit;
-    return rows < most ? rows : most;
 }
 
 /* After the stack has taken a shape. */
@@ -108,29 +105,10 @@ static gma_status forward(net *n, const real *params, const int32_t *tokens, uin
     return stack_forward(s, params, key);
 }
 
-/* Loss in blocks of rows; with grads also dn = gradient at nf and the head's gradient. */
-static gma_status head(net *n, const real *params, real *grads, const int32_t *targets, double scale, double *sum) {
-    const gmal_layout *l = n->l;
-    const int64_t C = l->c.width, V = l->c.vocab, R = n->s.R;
-    *sum = 0;
-    for (int64_t r = 0; r < R; r += n->block) {
-        const int64_t m = R - r < n->block ? R - r : n->block;
-        const real *x = n->s.nf + r * C;
-        TRY(GMAL_T(gmal_matmul)(0, 1, m, V, C, 1, x, C, params + l->head, C, 0, n->logits, V, n->threads));
-        *sum += GMAL_T(gmal_cross_entropy)(n->logits, targets + r, m, V, grads ? scale : 0, n->threads);
-        if (!grads)
-            continue;
-        TRY(GMAL_T(gmal_matmul)(0, 0, m, C, V, 1, n->logits, V, params + l->head, C, 0, n->s.dn + r * C, C,
-                                n->threads));
-        TRY(GMAL_T(gmal_matmul)(1, 0, V, C, m, 1, n->logits, V, x, C, 1, grads + l->head, C, n->threads));
-    }
-    return GMA_OK;
-}
-
 gma_status GMAL_T(gmal_net_loss)(net *n, const real *params, const int32_t *tokens, const int32_t *targets,
                                  double *loss_sum) {
     TRY(forward(n, params, tokens, 0));
-    return head(n, params, NULL, targets, 0, loss_sum);
+    return head(&n->s, n->logits, n->block, params, NULL, targets, 0, loss_sum);
 }
 
 gma_status GMAL_T(gmal_net_logits)(net *n, const real *params, const int32_t *tokens, real *logits) {
@@ -144,7 +122,7 @@ gma_status GMAL_T(gmal_net_backward)(net *n, const real *params, real *grads, co
     stack *s = &n->s;
     const int64_t R = s->R, C = l->c.width;
     TRY(forward(n, params, tokens, dropout_key));
-    TRY(head(n, params, grads, targets, scale, loss_sum));
+    TRY(head(s, n->logits, n->block, params, grads, targets, scale, loss_sum));
     TRY(stack_backward(s, params, grads, dropout_key));
     const gmal_dropout first = drop_at(s, dropout_key, 0);
     if (first.rate > 0)
