@@ -36,7 +36,8 @@ static void catch_signals(void) {
 typedef struct view {
     int terminal;
     int64_t log_every;
-    const char *unit; /* "byte" or "token" */
+    const char *unit; /* what a loss is of: "byte", "token", "sequence" */
+    const char *token; /* "byte" or "token" */
     const char *out;
 } view;
 
@@ -61,11 +62,11 @@ static void show_step(const view *v, const gma_train_progress *p) {
         }
         bar[WIDTH] = '\0';
         printf("\r[%s] %lld/%lld  loss %.4f  %.0f %ss/s  %s left \033[K", bar, (long long)p->step,
-               (long long)p->last_step, p->loss, p->tokens_per_second, v->unit, left);
+               (long long)p->last_step, p->loss, p->tokens_per_second, v->token, left);
         fflush(stdout);
     } else if (p->step % v->log_every == 0 || p->step == p->last_step || p->step == p->first_step + 1) {
         printf("step %lld/%lld  loss %.4f  lr %.3g  %.0f %ss/s  %s left\n", (long long)p->step,
-               (long long)p->last_step, p->loss, p->lr, p->tokens_per_second, v->unit, left);
+               (long long)p->last_step, p->loss, p->lr, p->tokens_per_second, v->token, left);
         fflush(stdout);
     }
 }
@@ -76,7 +77,7 @@ static int observe(void *context, const gma_train_progress *p) {
     switch (p->event) {
     case GMA_TRAIN_START:
         printf("%lld parameters, %lld training and %lld validation %ss\n", (long long)p->parameters,
-               (long long)p->train_tokens, (long long)p->val_tokens, v->unit);
+               (long long)p->train_tokens, (long long)p->val_tokens, v->token);
         if (p->first_step > 0) {
             printf("resuming after step %lld\n", (long long)p->first_step);
         }
@@ -87,9 +88,12 @@ static int observe(void *context, const gma_train_progress *p) {
         break;
     case GMA_TRAIN_EVAL:
         if (p->text == NULL) {
-            printf("%sstep %lld  validation loss %.4f nats/%s  %.4f bits/%s  perplexity %.3f%s\n", clear,
-                   (long long)p->step, p->val_loss, v->unit, p->val_loss / log(2.0), v->unit, exp(p->val_loss),
-                   p->val_loss <= p->best_val_loss ? "  (best)" : "");
+            printf("%sstep %lld  validation loss %.4f nats/%s  %.4f bits/%s  perplexity %.3f", clear, (long long)p->step,
+                   p->val_loss, v->unit, p->val_loss / log(2.0), v->unit, exp(p->val_loss));
+            if (isfinite(p->val_accuracy)) {
+                printf("  accuracy %.2f %%", 100 * p->val_accuracy);
+            }
+            printf("%s\n", p->val_loss <= p->best_val_loss ? "  (best)" : "");
             fflush(stdout);
         }
         break;
@@ -195,6 +199,9 @@ static int finish(const gma_cli_spec *spec, gma_status status, const gma_train_r
     if (isfinite(r->best_val_loss)) {
         printf(", best validation loss %.4f nats/%s", r->best_val_loss, v->unit);
     }
+    if (isfinite(r->val_accuracy)) {
+        printf(", last validation accuracy %.2f %%", 100 * r->val_accuracy);
+    }
     printf("\nthe model is in %s\n", v->out);
     return 0;
 }
@@ -213,16 +220,21 @@ int gma_cmd_train(int argc, char **argv) {
         .verb = "train",
         .operands = "",
         .max_operands = 0,
-        .about = "train a language model on a file\n\n"
+        .about = "train a language model on a file, or a classifier on sequences\n\n"
                  "  gma train --data input.txt --out runs/a\n"
                  "  gma train --data input.txt --out runs/b --preset paper --steps 1000\n"
                  "  gma train --data input.txt --out runs/c --layers gma,gma,gma,softmax:window=128\n"
+                 "  gma train --data recall.tokens --out runs/d --mixer softmax\n"
+                 "  gma train --task classify --data train.tokens --val-data val.tokens --out runs/e\n"
                  "  gma train --out runs/a --resume",
         .options = table.options,
         .option_count = table.count,
         .notes = "--layers N is a number of blocks with --mixer, or a pattern that names the mixer of every block, with\n"
                  "options: 3xgma,softmax:window=128. Options: components, logit_scale, forget_gate, output_gate, conv,\n"
                  "rotary, window, states, expand. One that no layer can honour is an error.\n"
+                 "A token file of sequences with targets (gma data mqar) is trained on its targets only, --task classify on the\n"
+                 "classes of one that has them (gma data listops, imdb): a classifier sees whole sequences, in batches\n"
+                 "without padding; what is longer than --context is cut, and that is said.\n"
                  "Defaults are those of the preset \"default\"; flags win over --config, which wins over the preset.\n"
                  "DIR holds config.json (these settings, readable with --config), metrics.jsonl, last/ and best/.\n"
                  "Ctrl-C (or SIGTERM) finishes the step, saves DIR/last and exits with 130 (143); --resume goes on\n"
@@ -251,7 +263,11 @@ int gma_cmd_train(int argc, char **argv) {
     if (code < 0) {
         gma_cli_be_patient(argv);
         gma_settings_get(settings, "tokens", unit, sizeof unit); /* a token file may have changed it */
-        view v = {isatty(STDOUT_FILENO), strtoll(every, NULL, 10), strcmp(unit, "bytes") == 0 ? "byte" : "token", out};
+        char task[32];
+        gma_settings_get(settings, "task", task, sizeof task);
+        const char *token = strcmp(unit, "bytes") == 0 ? "byte" : "token";
+        const int classify = strcmp(task, "classify") == 0;
+        view v = {isatty(STDOUT_FILENO), strtoll(every, NULL, 10), classify ? "sequence" : token, token, out};
         gma_train_result result = {.struct_size = sizeof result};
         print_settings(settings);
         catch_signals();

@@ -66,6 +66,11 @@ typedef enum gma_lm_task {
     GMA_LM_TASK_SEQ2SEQ = 2 /* a sequence from a sequence */
 } gma_lm_task;
 
+typedef enum gma_lm_pooling {
+    GMA_LM_POOLING_MEAN = 0, /* the mean over the tokens of a sequence */
+    GMA_LM_POOLING_CLS = 1 /* an embedding of its own, put before every sequence; it counts as one of its tokens */
+} gma_lm_pooling;
+
 /** gma_lm_config - the shape of a model. Start from gma_lm_config_init(); a 0 marked "0 =" is filled in by
  *  gma_lm_config_resolve(), which every function that takes a configuration calls on its copy. */
 typedef struct gma_lm_config {
@@ -82,9 +87,10 @@ typedef struct gma_lm_config {
     int32_t task; /* a gma_lm_task */
     int32_t causal; /* 1: a token sees what is before it; 0: all of its sequence (no window, no forget gate); -1 = as the
                        task wants */
-    int32_t reserved;
+    int32_t pooling; /* a gma_lm_pooling; of task classify */
     int64_t conv; /* taps; 0 = none; -1 = 4 where the mixer has q, k and v */
     int64_t vocab; /* 256 = bytes */
+    int64_t classes; /* of task classify, at least 2; 0 for the others */
     int64_t context; /* tokens of a training sequence */
     int64_t layers; /* of a pattern: as many as it names */
     int64_t width;
@@ -165,6 +171,12 @@ GMA_API gma_status gma_lm_tensor(gma_lm *lm, int i, const char **name, gma_tenso
  *  Errors: a token or target >= vocab is named with its place; steps > context with learned positions. */
 GMA_API gma_status gma_lm_loss(const gma_lm *lm, const int32_t *tokens, const int32_t *targets, int64_t batch,
                                int64_t steps, int threads, double *loss_sum, int64_t *count);
+
+/** gma_lm_classify() - logits (count, classes) of whole sequences, packed one behind the other: sequence i has lengths[i]
+ *  tokens (1 .. context, with pooling cls one less). For models of task classify; those that take one are refused by
+ *  gma_lm_loss, gma_lm_logits and gma_lm_stream_create (UNSUPPORTED), as the others are here. */
+GMA_API gma_status gma_lm_classify(const gma_lm *lm, const int32_t *tokens, const int64_t *lengths, int64_t count,
+                                   int threads, float *logits);
 
 /** gma_lm_logits() - logits (batch, steps, vocab) of whole sequences. */
 GMA_API gma_status gma_lm_logits(const gma_lm *lm, const int32_t *tokens, int64_t batch, int64_t steps, int threads,

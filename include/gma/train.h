@@ -87,6 +87,7 @@ typedef struct gma_train_progress {
     double seconds; /* since this process started training */
     double val_loss; /* newest validation, NaN before the first */
     double best_val_loss; /* NaN before the first */
+    double val_accuracy; /* of the newest validation: the part of the targets that were the most likely; NaN for text */
     const char *text;
 } gma_train_progress;
 
@@ -98,11 +99,19 @@ typedef int (*gma_observer)(void *context, const gma_train_progress *progress);
 typedef struct gma_train_result {
     size_t struct_size; /* set by the caller */
     int64_t steps;
-    double loss, val_loss, best_val_loss; /* NaN where there is none */
+    double loss, val_loss, best_val_loss, val_accuracy; /* NaN where there is none */
     double seconds;
 } gma_train_result;
 
 /** gma_train() - train as the settings say. observer and result may be NULL.
+ *
+ *  What is trained follows from "task" and the data:
+ *    lm        the next token of a text (loss on every token), or of sequences with targets (a token file of gma data mqar:
+ *              loss on the targets only; a sequence longer than "context" is an error)
+ *    classify  the class of whole sequences (a token file of gma data listops or imdb); longer ones are cut to "context",
+ *              which is told as a note. Batches are packed: no step works on padding.
+ *  Sequences are held out for validation as text is: the last val_fraction of the file, or all of "val_data".
+ *
  *  Settings "out" and "data" are required. An existing run is an error unless "resume" or "force" is set; force replaces
  *  it once training can start. After an error before the first step nothing new is left behind.
  *  Errors: what the settings or the data lack; GMA_ERR_NON_FINITE naming step and first bad tensor: the run stops
@@ -122,6 +131,7 @@ typedef struct gma_eval_options {
     int32_t split; /* a gma_split: which part of the file */
     int32_t threads;
     double val_fraction; /* where the split lies; default 0.1 */
+    int64_t stride; /* text: 0 = windows follow each other; else a window starts every `stride` tokens (1 .. context) */
 } gma_eval_options;
 
 typedef struct gma_eval_result {
@@ -135,12 +145,22 @@ typedef struct gma_eval_result {
     int64_t text_bytes, text_words; /* that the predicted tokens stand for; a newline counts as a word, which is WikiText's
                                        count with <eos>; 0 where ids stand for no text */
     double bits_per_byte, word_perplexity; /* the same loss per byte and per word; NaN where that is not known */
+    /* Of sequences (0 and NaN for text): */
+    int64_t sequences;
+    int64_t right; /* of the `tokens` targets, those that were the most likely */
+    double accuracy; /* right / tokens, */
+    double accuracy_low, accuracy_high; /* and its 95 % interval (Wilson) */
+    int64_t state_bytes; /* what the model keeps between tokens (gma_lm_stream_state_bytes); 0 for a classifier */
 } gma_eval_result;
 
 GMA_API gma_status gma_eval_options_init(gma_eval_options *options);
 
 /** gma_eval() - the part of the file is cut into consecutive windows of `context` tokens, each predicted from an empty
  *  state; what is left at the end, shorter than a window, is not used. So does gma_train, hence the same figure.
+ *  With a stride the same tokens are predicted, each once, but with at least context - stride tokens before it in its
+ *  window (those of the first window excepted): a window starts every `stride` tokens and only what no window before it has
+ *  predicted counts. It costs context / stride times as much.
+ *  A token file of sequences: every target, or the class of every sequence, once; `windows` counts sequences then.
  *  Errors: as gma_train for the file. */
 GMA_API gma_status gma_eval(const gma_lm *lm, const char *data, const gma_eval_options *options,
                             gma_eval_result *result);

@@ -1,4 +1,5 @@
-/* In which order windows are trained on. */
+/* In which order windows and sequences are trained on. */
+#include "data/sequences.h"
 #include "data/tokens.h"
 #include "layers/rng.h"
 
@@ -31,4 +32,9 @@ int64_t gmal_order_window(const gmal_span *span, int64_t n, uint64_t seed, int64
     const uint64_t key = gmal_key(seed, (uint64_t)epoch);
     const int64_t shift = epoch ? (int64_t)(gmal_random(key, UINT64_C(1) << 63) % (uint64_t)(spare + 1)) : 0;
     return span->begin + shift + n * (int64_t)permute((uint64_t)(sample % count), (uint64_t)count, key);
+}
+
+int64_t gmal_order_sequence(const gmal_sequence_span *span, uint64_t seed, int64_t sample) {
+    const int64_t count = span->end - span->begin;
+    return span->begin + (int64_t)permute((uint64_t)(sample % count), (uint64_t)count, gmal_key(seed, (uint64_t)(sample / count)));
 }

@@ -282,7 +282,7 @@ gma_status gma_token_file_sequence(const gma_token_file *f, int64_t i, int64_t *
     return GMA_OK;
 }
 
-gma_status gmal_token_file_peek(const char *path, gma_tokenizer_kind *kind, int64_t *vocab) {
+gma_status gmal_token_file_peek(const char *path, gma_token_info *info) {
     gma_token_file f = {.path = (char *)(uintptr_t)path};
     gma_status s = GMA_OK;
     if (!gma_token_file_is(path)) {
@@ -294,8 +294,8 @@ gma_status gmal_token_file_peek(const char *path, gma_tokenizer_kind *kind, int6
     }
     s = gma_safetensors_open(path, &f.names);
     if (s == GMA_OK) s = read_metadata(&f);
-    *kind = (gma_tokenizer_kind)f.info.tokenizer;
-    *vocab = f.info.vocab;
+    *info = f.info;
+    info->source = NULL;
     gma_safetensors_close(f.names);
     return s;
 }

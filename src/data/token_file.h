@@ -34,8 +34,8 @@ void gmal_token_writer_abandon(gmal_token_writer *w);
 /* The stored ids: little-endian, `width` bytes each. */
 const unsigned char *gmal_token_file_ids(const gma_token_file *file, int *width, int64_t *count);
 
-/* What tokens a file holds, from its header alone. */
-gma_status gmal_token_file_peek(const char *path, gma_tokenizer_kind *kind, int64_t *vocab);
+/* What its header says - layout, tokenizer, vocab, classes - and nothing else is looked at. */
+gma_status gmal_token_file_peek(const char *path, gma_token_info *info);
 
 /* The tokenizer of a token file, for the caller to keep. */
 gma_status gmal_token_file_take_tokenizer(const char *path, gma_tokenizer **t);

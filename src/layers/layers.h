@@ -26,6 +26,9 @@ typedef struct gmal_sequences {
     const int32_t *cu;
 } gmal_sequences;
 
+/* What stands for a sequence: the mean of its rows, or its first row. */
+enum { GMAL_POOL_MEAN = 0, GMAL_POOL_FIRST = 1 };
+
 #define GMAL_PRECISION f32
 #include "layers/layers_decl.h"
 #undef GMAL_PRECISION

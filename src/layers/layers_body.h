@@ -304,6 +304,33 @@ void GMAL_T(gmal_dropout_apply)(const gmal_real *x, gmal_real *y, int64_t n, gma
     }
 }
 
+/* ---- Pooling -------------------------------------------------------------------------------------------------- */
+
+void GMAL_T(gmal_pool_forward)(int kind, const gmal_real *x, gmal_real *y, gmal_sequences seqs, int64_t n, int threads) {
+    PARALLEL_FOR
+    for (int64_t b = 0; b < seqs.count; b++) {
+        const int64_t first = seqs.cu ? seqs.cu[b] : b * seqs.steps, end = seqs.cu ? seqs.cu[b + 1] : first + seqs.steps;
+        gmal_real *out = y + b * n;
+        for (int64_t i = 0; i < n; i++) out[i] = x[first * n + i];
+        if (kind == GMAL_POOL_FIRST) continue;
+        for (int64_t r = first + 1; r < end; r++)
+            for (int64_t i = 0; i < n; i++) out[i] += x[r * n + i];
+        for (int64_t i = 0; i < n; i++) out[i] /= (gmal_real)(end - first);
+    }
+}
+
+void GMAL_T(gmal_pool_backward)(int kind, const gmal_real *dy, gmal_real *dx, gmal_sequences seqs, int64_t n,
+                                int threads) {
+    PARALLEL_FOR
+    for (int64_t b = 0; b < seqs.count; b++) {
+        const int64_t first = seqs.cu ? seqs.cu[b] : b * seqs.steps, end = seqs.cu ? seqs.cu[b + 1] : first + seqs.steps;
+        const gmal_real *in = dy + b * n;
+        for (int64_t r = first; r < end; r++)
+            for (int64_t i = 0; i < n; i++)
+                dx[r * n + i] = kind == GMAL_POOL_MEAN ? in[i] / (gmal_real)(end - first) : r == first ? in[i] : 0;
+    }
+}
+
 /* ---- Loss ----------------------------------------------------------------------------------------------------- */
 
 double GMAL_T(gmal_cross_entropy)(gmal_real *logits, const int32_t *targets, int64_t rows, int64_t n, double scale,

@@ -26,14 +26,18 @@ static gma_tensor GMAL_T(heads_view)(int64_t batch, int64_t rows, gmal_real *p, 
     return t;
 }
 
-/* A dense tensor with the shape that the mixer's table gives its slot. */
-static void GMAL_T(put_dense)(const gma_mixer_desc *d, GMAL_T(gmal_args) * a, int32_t slot, int32_t bit, gmal_real *p) {
+/* A tensor with the shape that the mixer's table gives its slot, its last rows `ld` apart (0 = dense). */
+static void GMAL_T(put_dense)(const gma_mixer_desc *d, GMAL_T(gmal_args) * a, int32_t slot, int32_t bit, gmal_real *p,
+                              int64_t ld) {
     const gma_slot_info *row = gmal_mixer_slot(d->kind, slot);
     int64_t n[GMA_MAX_RANK] = {1, 1, 1, 1};
     if (!p || !row)
         return;
     const int rank = gmal_mixer_shape(d, gma_slot_dims(row, 0), n);
-    GMAL_T(put)(a, slot | bit, gma_tensor_of(p, DTYPE, rank, n[0], n[1], n[2], n[3]));
+    gma_tensor t = gma_tensor_of(p, DTYPE, rank, n[0], n[1], n[2], n[3]);
+    if (ld && rank == 2)
+        t.stride[0] = ld;
+    GMAL_T(put)(a, slot | bit, t);
 }
 
 /* Rows of width n that are ld apart. */
@@ -71,10 +75,10 @@ static void GMAL_T(append)(const gma_mixer_desc *d, const IO *io, int32_t bit, G
         GMAL_T(append_attention)(d, io, bit, a);
     if (io->cu_seqlens && !bit)
         GMAL_T(put)(a, GMA_CU_SEQLENS, gma_tensor_of(io->cu_seqlens, GMA_I32, 1, d->segments + 1, 1, 1, 1));
-    GMAL_T(put_dense)(d, a, GMA_LOG_DECAY, bit, io->log_decay);
-    GMAL_T(put_dense)(d, a, GMA_LOGIT_SCALE, bit, io->logit_scale);
+    GMAL_T(put_dense)(d, a, GMA_LOG_DECAY, bit, io->log_decay, 0);
+    GMAL_T(put_dense)(d, a, GMA_LOGIT_SCALE, bit, io->logit_scale, 0);
     for (int i = 0; i < io->params; i++)
-        GMAL_T(put_dense)(d, a, io->slot[i], bit, io->param[i]);
+        GMAL_T(put_dense)(d, a, io->slot[i], bit, io->param[i], io->ldp);
 }
 
 gma_status GMAL_T(gmal_mixer_forward)(const gma_mixer *mixer, const IO *io, const gma_exec *exec) {

@@ -31,7 +31,9 @@ const gmal_field gmal_model_fields[] = {
       "position information; auto = rotary in softmax layers, none in the others"),
     F(CHOICE, task, 0, 0, "lm|classify|seq2seq", "what the model is for"),
     F(SWITCH, causal, 0, 0, NULL, "a token sees what is before it; off (task classify): all of its sequence"),
-    F(FLAG, tied, 0, 0, NULL, "the head is the embedding"),
+    F(CHOICE, pooling, 0, 0, "mean|cls", "task classify: what stands for a sequence, the mean of its tokens or one of its own before them"),
+    F(INT, classes, 0, 1 << 24, "N", "task classify: how many; 0 = as the data says"),
+    F(FLAG, tied, 0, 0, NULL, "the head is the embedding (not in task classify)"),
     F(SWITCH, logit_scale, 0, 0, NULL,
       "learned factor on the log-likelihoods, per head, where the mixer has one"),
     F(SWITCH, forget_gate, 0, 0, NULL, "data-dependent forgetting, per head, where the mixer has it"),
@@ -97,6 +99,14 @@ gma_status gma_lm_config_resolve(gma_lm_config *c) {
         FAIL("causal cannot be off: this task predicts a token from those before it");
     if (c->task == GMA_LM_TASK_SEQ2SEQ && (c->vocab < 3 || c->tokenizer != GMA_LM_TOKENIZER_NONE))
         FAIL("a seq2seq model reads ids (tokenizer none), a vocabulary of at least 3 of them: the last two begin and end a target");
+    if (c->task == GMA_LM_TASK_CLASSIFY) {
+        c->tied = 0; /* the head has a row a class */
+        if (c->classes < 2) FAIL("classes must be at least 2 for task classify, not %lld", (long long)c->classes);
+        if (c->pooling == GMA_LM_POOLING_CLS && c->context < 2)
+            FAIL("context must be at least 2 with pooling cls: its own token is one of them");
+    } else if (c->classes || c->pooling) {
+        FAIL("%s is of task classify", c->classes ? "classes" : "pooling cls");
+    }
     if (!c->kv_heads) c->kv_heads = c->heads;
     if (c->heads % c->kv_heads)
         FAIL("kv_heads (%lld) must divide heads (%lld)", (long long)c->kv_heads, (long long)c->heads);

@@ -303,7 +303,7 @@ gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int6
     const gma_status s = gma_mixer_desc_init(d, (gma_mixer_kind)layer->mixer);
     if (s != GMA_OK)
         return s;
-    d->causal = layer->role == GMAL_ROLE_CAUSAL;
+    d->causal = layer->role == GMAL_ROLE_CAUSAL || layer->mixer == GMA_MIXER_MAMBA; /* which runs in one direction only */
     d->segments = segments;
     d->batch = batch;
     d->q_len = q_len;
@@ -321,7 +321,7 @@ gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int6
     d->routing_dim = c->routing_dim;
     d->value_dim = c->value_dim;
     d->components = layer->components;
-    if (layer->mixer == GMA_MIXER_LINFORMER && k_len != c->context)
+    if (layer->mixer == GMA_MIXER_LINFORMER && k_len > c->context)
         FAIL("the mixer linformer has projections for sequences of context = %lld tokens, not %lld", (long long)c->context,
              (long long)k_len);
     if (layer->mixer == GMA_MIXER_SOFTMAX) {
@@ -329,6 +329,13 @@ gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int6
         d->rotary_base = layer->rotary ? c->rotary_base : 0;
     }
     return GMA_OK;
+}
+
+int gmal_config_has(const gma_lm_config *c, int64_t kind) {
+    char name[32];
+    if (!*c->pattern) return c->mixer == kind;
+    snprintf(name, sizeof name, "%s", gmal_kind_name(kind));
+    return strstr(c->pattern, name) != NULL; /* no mixer's name is part of another's, or of an option's */
 }
 
 gma_status gma_lm_config_layer(const gma_lm_config *config, int64_t i, char *text, size_t size) {

@@ -226,13 +226,17 @@ static gma_status add_encoder(gmal_layout *l) {
 static gma_status add_all(gmal_layout *l) {
     const gma_lm_config *c = &l->c;
     l->hidden = c->mlp == GMA_LM_MLP_SWIGLU ? 2 * c->mlp_width : c->mlp_width;
+    const int classify = c->task == GMA_LM_TASK_CLASSIFY, own = classify && c->pooling == GMA_LM_POOLING_CLS;
+    l->outputs = classify ? c->classes : c->vocab;
     l->positions = -1;
-    l->embed = add(l, &outside, "embed.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->vocab, c->width, 0);
+    l->embed = add(l, &outside, "embed.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->vocab + own, c->width, 0);
     if (c->positions == GMA_LM_POSITIONS_LEARNED)
         l->positions = add(l, &outside, "positions.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, gmal_steps(c), c->width, 0);
     gma_status s = add_blocks(l, "blocks", GMAL_PART_MAIN, l->blocks);
     add_norm(l, &outside, "norm", &l->norm_w, &l->norm_b);
-    l->head = c->tied ? l->embed : add(l, &outside, "head.weight", 1, GMAL_INIT_EMBEDDING, 1, 2, c->vocab, c->width, 0);
+    l->head = c->tied ? l->embed
+                      : add(l, &outside, "head.weight", 1, classify ? GMAL_INIT_MATRIX : GMAL_INIT_EMBEDDING, 1, 2, l->outputs,
+                            c->width, 0);
     return s == GMA_OK ? add_encoder(l) : s;
 }
 

@@ -67,6 +67,7 @@ typedef struct gmal_block {
 
 typedef struct gmal_layout {
     gma_lm_config c;                                /* resolved */
+    int64_t outputs;                                /* rows of the head: vocab, or classes */
     int64_t hidden;                                 /* what the MLP's first product gives: mlp_width, or twice that */
     int64_t embed, positions, norm_w, norm_b, head; /* offsets; head = embed when tied */
     int64_t total;                                  /* elements */

@@ -134,6 +134,8 @@ static gma_status whole(const gma_lm *lm, const int32_t *tokens, int64_t batch, 
     const gma_lm_config *c = &lm->layout->c;
     if (c->task == GMA_LM_TASK_SEQ2SEQ)
         return gma_fail(GMA_ERR_UNSUPPORTED, "the model reads a source first (task seq2seq): gma_lm_stream_source, gma_eval");
+    if (c->task == GMA_LM_TASK_CLASSIFY)
+        return gma_fail(GMA_ERR_UNSUPPORTED, "the model classifies whole sequences (gma_lm_classify) and predicts no token");
     if (c->positions == GMA_LM_POSITIONS_LEARNED && steps > c->context)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "steps is %lld, but the model has learned positions for %lld",
                         (long long)steps, (long long)c->context);
@@ -167,5 +169,53 @@ gma_status gma_lm_logits(const gma_lm *lm, const int32_t *tokens, int64_t batch,
     if (s == GMA_OK) s = gmal_net_logits_f32(net, lm->values, tokens, logits);
     gmal_net_destroy_f32(net);
     gmal_threads_leave(t);
+    return s;
+}
+
+/* The tokens as the network reads them: with pooling cls each sequence begins with a token of its own, number vocab. */
+static gma_status begin_sequences(const gma_lm_config *c, const int32_t *tokens, const int64_t *lengths, int64_t count,
+                                  int32_t **x, int64_t **n) {
+    const int64_t own = c->pooling == GMA_LM_POOLING_CLS;
+    int64_t total = 0, at = 0;
+    for (int64_t b = 0; b < count; b++) {
+        if (lengths[b] < 1 || lengths[b] > c->context - own)
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "lengths[%lld] is %lld; a sequence has 1 to %lld tokens", (long long)b,
+                            (long long)lengths[b], (long long)(c->context - own));
+        total += lengths[b];
+    }
+    const gma_status s = gmal_check_tokens("tokens", tokens, total, c->vocab, 0);
+    if (s != GMA_OK) return s;
+    *x = malloc((size_t)(total + count) * sizeof **x);
+    *n = malloc((size_t)count * sizeof **n);
+    if (!*x || !*n) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a batch");
+    for (int64_t b = 0; b < count; b++) {
+        (*n)[b] = lengths[b] + own;
+        if (own) (*x)[at++] = (int32_t)c->vocab;
+        memcpy(*x + at, tokens, (size_t)lengths[b] * sizeof **x);
+        at += lengths[b];
+        tokens += lengths[b];
+    }
+    return GMA_OK;
+}
+
+gma_status gma_lm_classify(const gma_lm *lm, const int32_t *tokens, const int64_t *lengths, int64_t count, int threads,
+                           float *logits) {
+    if (!lm || !tokens || !lengths || !logits || count < 1 || count > 1 << 24)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_lm_classify: a pointer is NULL or count is out of range");
+    const gma_lm_config *c = &lm->layout->c;
+    if (c->task != GMA_LM_TASK_CLASSIFY)
+        return gma_fail(GMA_ERR_UNSUPPORTED, "the model predicts tokens (gma_lm_logits) and knows no classes");
+    int32_t *x = NULL;
+    int64_t *n = NULL;
+    gmal_net_f32 *net = NULL;
+    const gmal_threads t = gmal_threads_enter(threads);
+    gma_status s = begin_sequences(c, tokens, lengths, count, &x, &n);
+    if (s == GMA_OK) s = gmal_net_create_f32(lm->layout, 1, n[0], GMAL_NET_EVALUATE, t.now, &net);
+    if (s == GMA_OK) s = gmal_net_pack_f32(net, n, count);
+    if (s == GMA_OK) s = gmal_net_logits_f32(net, lm->values, x, logits);
+    gmal_net_destroy_f32(net);
+    gmal_threads_leave(t);
+    free(x);
+    free(n);
     return s;
 }

@@ -11,15 +11,14 @@ struct GMAL_T(gmal_net) {
     void *arena;
     size_t arena_bytes;
     stack s;
-    real *logits;           /* (block, vocab) */
-    int64_t block;
+    head_room head;
 };
 
 typedef struct GMAL_T(gmal_net) net;
 
 static void place(net *n, bump *b) {
     place_stack(&n->s, b);
-    n->logits = take(b, n->block * n->l->c.vocab);
+    place_head(&n->s, &n->head, b);
 }
 
 /* After the stack has taken a shape. */
@@ -30,7 +29,6 @@ static gma_status take_shape(net *n, gma_status s) {
                      (long long)n->s.T, (long long)c->context);
     if (s != GMA_OK)
         return s;
-    n->block = block_rows(n->s.R, c->vocab);
     bump count = {NULL, 0};
     place(n, &count);
     if (count.used > n->arena_bytes) {
@@ -108,12 +106,19 @@ static gma_status forward(net *n, const real *params, const int32_t *tokens, uin
 gma_status GMAL_T(gmal_net_loss)(net *n, const real *params, const int32_t *tokens, const int32_t *targets,
                                  double *loss_sum) {
     TRY(forward(n, params, tokens, 0));
-    return head(&n->s, n->logits, n->block, params, NULL, targets, 0, loss_sum);
+    return head(&n->s, &n->head, params, NULL, targets, 0, loss_sum, NULL);
+}
+
+gma_status GMAL_T(gmal_net_score)(net *n, const real *params, const int32_t *tokens, const int32_t *targets,
+                                  double *loss_sum, int64_t *right) {
+    TRY(forward(n, params, tokens, 0));
+    return head(&n->s, &n->head, params, NULL, targets, 0, loss_sum, right);
 }
 
 gma_status GMAL_T(gmal_net_logits)(net *n, const real *params, const int32_t *tokens, real *logits) {
     TRY(forward(n, params, tokens, 0));
-    return linear(n->s.nf, params + n->l->head, logits, n->s.R, n->l->c.width, n->l->c.vocab, n->threads);
+    const head_rows h = rows_of_head(&n->s, &n->head);
+    return linear(h.x, params + n->l->head, logits, h.count, n->l->c.width, n->l->outputs, n->threads);
 }
 
 gma_status GMAL_T(gmal_net_backward)(net *n, const real *params, real *grads, const int32_t *tokens,
@@ -122,7 +127,7 @@ gma_status GMAL_T(gmal_net_backward)(net *n, const real *params, real *grads, co
     stack *s = &n->s;
     const int64_t R = s->R, C = l->c.width;
     TRY(forward(n, params, tokens, dropout_key));
-    TRY(head(s, n->logits, n->block, params, grads, targets, scale, loss_sum));
+    TRY(head(s, &n->head, params, grads, targets, scale, loss_sum, NULL));
     TRY(stack_backward(s, params, grads, dropout_key));
     const gmal_dropout first = drop_at(s, dropout_key, 0);
     if (first.rate > 0)

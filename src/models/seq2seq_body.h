@@ -8,8 +8,7 @@ struct GMAL_T(gmal_seq2seq) {
     int threads;
     void *arena;
     stack encoder, decoder;
-    real *logits; /* (block, vocab) */
-    int64_t block;
+    head_room head;
 };
 
 typedef struct GMAL_T(gmal_seq2seq) net;
@@ -18,7 +17,7 @@ typedef GMAL_T(gmal_pairs) pairs;
 static void place(net *n, bump *b) {
     place_stack(&n->encoder, b);
     place_stack(&n->decoder, b);
-    n->logits = take(b, n->block * n->l->c.vocab);
+    place_head(&n->decoder, &n->head, b);
     n->decoder.memory = n->encoder.nf;
     n->decoder.dmemory = n->encoder.dn; /* where the encoder's backward begins */
 }
@@ -31,7 +30,6 @@ static gma_status make(net *n, int64_t batch) {
     TRY(make_stack(&n->decoder));
     TRY(shape_stack(&n->encoder, batch, c->context));
     TRY(shape_stack(&n->decoder, batch, gmal_steps(c)));
-    n->block = block_rows(n->decoder.R, c->vocab);
     bump count = {NULL, 0};
     place(n, &count);
     n->arena = gmal_pages(count.used);
@@ -125,7 +123,7 @@ gma_status GMAL_T(gmal_seq2seq_encode)(net *n, const real *params, const int32_t
 
 gma_status GMAL_T(gmal_seq2seq_loss)(net *n, const real *params, const pairs *p, double *loss_sum) {
     TRY(forward(n, params, p, 0));
-    return head(&n->decoder, n->logits, n->block, params, NULL, p->targets, 0, loss_sum);
+    return head(&n->decoder, &n->head, params, NULL, p->targets, 0, loss_sum, NULL);
 }
 
 gma_status GMAL_T(gmal_seq2seq_logits)(net *n, const real *params, const pairs *p, real *logits) {
@@ -137,7 +135,7 @@ gma_status GMAL_T(gmal_seq2seq_backward)(net *n, const real *params, real *grads
                                          uint64_t dropout_key, double *loss_sum) {
     const gmal_layout *l = n->l;
     TRY(forward(n, params, p, dropout_key));
-    TRY(head(&n->decoder, n->logits, n->block, params, grads, p->targets, scale, loss_sum));
+    TRY(head(&n->decoder, &n->head, params, grads, p->targets, scale, loss_sum, NULL));
     memset(n->decoder.dmemory, 0, (size_t)(n->decoder.M * l->c.width) * sizeof(real));
     TRY(tokens_backward(&n->decoder, params, grads, p->tokens, l->positions, key_of(dropout_key, 0)));
     return tokens_backward(&n->encoder, params, grads, p->source, l->encoder_positions, key_of(dropout_key, 1));

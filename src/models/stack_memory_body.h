@@ -45,7 +45,14 @@ typedef struct act {
 typedef struct mixing {
     gma_mixer *mixer;
     gma_mixer_size size;
+    struct one_mixing *each; /* linformer on sequences that do not fill its projections: one a sequence, mixer NULL */
 } mixing;
+
+typedef struct one_mixing {
+    gma_mixer *mixer;
+    int64_t row;           /* of its first token */
+    size_t at, saved;      /* its part of what is saved */
+} one_mixing;
 
 typedef struct stack {
     const gmal_layout *l;
@@ -56,6 +63,7 @@ typedef struct stack {
     int train, recompute, threads;
     int64_t end_w, end_b;          /* parameters of the norm at the end */
     mixing *ops, *cross_ops;       /* count */
+    int64_t made;                  /* the B they were made for */
     act *acts;                     /* count */
     real *last, *mean, *rstd, *nf; /* the stream at the end, and its norm */
     real *y;                       /* a sublayer's output (R, C) */
@@ -233,6 +241,36 @@ static void place_stack(stack *s, bump *b) {
 
 static gmal_sequences sequences(const stack *s) { return (gmal_sequences){s->B, s->T, s->cu}; }
 
+/* Linformer's projections belong to places in the sequence. A sequence shorter than them uses their first columns: what
+ * padding with masked keys would give, without its work. */
+static gma_status make_each(stack *s, int64_t i) {
+    mixing *op = &s->ops[i];
+    op->each = calloc((size_t)s->B, sizeof *op->each);
+    if (!op->each)
+        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for the mixers of %lld sequences", (long long)s->B);
+    op->size = (gma_mixer_size){.struct_size = sizeof op->size};
+    for (int64_t b = 0; b < s->B; b++) {
+        one_mixing *one = &op->each[b];
+        gma_mixer_desc d;
+        gma_mixer_size size = {.struct_size = sizeof size};
+        one->row = s->cu ? s->cu[b] : b * s->T;
+        const int64_t N = s->cu ? s->cu[b + 1] - one->row : s->T;
+        TRY(gmal_layer_desc(&s->l->c, &s->blocks[i].mixer.spec, 1, N, N, -1, &d));
+        TRY(gma_mixer_create(&d, &one->mixer));
+        if (sizeof(real) == sizeof(double))
+            continue;
+        TRY(gma_mixer_sizes(one->mixer, s->threads, &size));
+        one->at = op->size.saved;
+        one->saved = size.saved;
+        op->size.saved += (size.saved + 63) / 64 * 64;
+        if (size.forward_scratch > op->size.forward_scratch)
+            op->size.forward_scratch = size.forward_scratch;
+        if (size.backward_scratch > op->size.backward_scratch)
+            op->size.backward_scratch = size.backward_scratch;
+    }
+    return GMA_OK;
+}
+
 /* The operator of block i: of its mixer, or of its cross-attention. */
 static gma_status make_operator(stack *s, int64_t i, int cross) {
     mixing *ops = cross ? s->cross_ops : s->ops;
@@ -243,6 +281,8 @@ static gma_status make_operator(stack *s, int64_t i, int cross) {
             ops[i] = ops[j];
             return GMA_OK;
         }
+    if (!cross && spec->mixer == GMA_MIXER_LINFORMER && (s->cu || s->T != s->l->c.context))
+        return make_each(s, i);
     const int64_t N = s->cu ? s->R : s->T;
     TRY(gmal_layer_desc(&s->l->c, spec, s->cu ? 1 : s->B, N, cross ? s->S : N, s->cu ? s->B : -1, &d));
     TRY(gma_mixer_create(&d, &ops[i].mixer));
@@ -252,13 +292,17 @@ static gma_status make_operator(stack *s, int64_t i, int cross) {
     return gma_mixer_sizes(ops[i].mixer, s->threads, &ops[i].size);
 }
 
-static void unmake_operators(mixing *ops, int64_t count) {
+static void unmake_operators(mixing *ops, int64_t count, int64_t made) {
     for (int64_t i = 0; ops && i < count; i++) {
         int shared = 0;
         for (int64_t j = 0; j < i; j++)
-            shared |= ops[j].mixer == ops[i].mixer;
-        if (!shared)
-            gma_mixer_destroy(ops[i].mixer);
+            shared |= ops[j].mixer == ops[i].mixer && ops[j].each == ops[i].each;
+        if (shared)
+            continue;
+        gma_mixer_destroy(ops[i].mixer);
+        for (int64_t b = 0; ops[i].each && b < made; b++)
+            gma_mixer_destroy(ops[i].each[b].mixer);
+        free(ops[i].each);
     }
     if (ops)
         memset(ops, 0, (size_t)count * sizeof *ops);
@@ -266,8 +310,9 @@ static void unmake_operators(mixing *ops, int64_t count) {
 
 /* Operators and rotary table for the shape that *s says; place_stack comes after it. */
 static gma_status fit_stack(stack *s) {
-    unmake_operators(s->ops, s->count);
-    unmake_operators(s->cross_ops, s->count);
+    unmake_operators(s->ops, s->count, s->made);
+    unmake_operators(s->cross_ops, s->count, s->made);
+    s->made = s->B;
     for (int64_t i = 0; i < s->count; i++) {
         TRY(make_operator(s, i, 0));
         if (crosses(s))
@@ -305,8 +350,8 @@ static gma_status make_stack(stack *s) {
 }
 
 static void unmake_stack(stack *s) {
-    unmake_operators(s->ops, s->count);
-    unmake_operators(s->cross_ops, s->count);
+    unmake_operators(s->ops, s->count, s->made);
+    unmake_operators(s->cross_ops, s->count, s->made);
     free(s->acts);
     free(s->ops);
     free(s->cross_ops);

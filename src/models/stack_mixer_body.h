@@ -100,6 +100,60 @@ static gma_status logit_scales(const stack *s, const gmal_sub *m, const real *pa
     return GMA_OK;
 }
 
+/* What mixer number b of an operator that has one a sequence works on. */
+static GMAL_T(gmal_mixer_io) shift(const GMAL_T(gmal_mixer_io) * io, const gmal_sub *m, int64_t row) {
+    GMAL_T(gmal_mixer_io) one = *io;
+    one.q += row * io->ldq;
+    one.k += row * io->ldk;
+    one.v += row * io->ldk;
+    one.o += row * m->out;
+    one.cu_seqlens = NULL;
+    return one;
+}
+
+static gma_exec part(const gma_exec *x, const one_mixing *one) {
+    gma_exec y = *x;
+    y.saved = x->saved ? (char *)x->saved + one->at : NULL;
+    y.saved_bytes = x->saved ? one->saved : 0;
+    return y;
+}
+
+static gma_status mix_forward(stack *s, int64_t i, const GMAL_T(gmal_mixer_io) * io, const gma_exec *x) {
+    const mixing *op = &s->ops[i];
+    if (!op->each)
+        return GMAL_T(gmal_mixer_forward)(op->mixer, io, x);
+    for (int64_t b = 0; b < s->B; b++) {
+        GMAL_T(gmal_mixer_io) one = shift(io, &s->blocks[i].mixer, op->each[b].row);
+        const gma_exec y = part(x, &op->each[b]);
+        one.ldp = s->l->c.context;
+        TRY(GMAL_T(gmal_mixer_forward)(op->each[b].mixer, &one, &y));
+    }
+    return GMA_OK;
+}
+
+/* Gradients of parameters are left in grad->param; where there is a mixer a sequence they are added to grads at once. */
+static gma_status mix_backward(stack *s, int64_t i, real *grads, const GMAL_T(gmal_mixer_io) * io,
+                               GMAL_T(gmal_mixer_io) * grad, const gma_exec *x) {
+    const mixing *op = &s->ops[i];
+    const gmal_sub *m = &s->blocks[i].mixer;
+    const int64_t context = s->l->c.context;
+    if (!op->each)
+        return GMAL_T(gmal_mixer_backward)(op->mixer, io, grad, x);
+    for (int64_t b = 0; b < s->B; b++) {
+        const int64_t row = op->each[b].row, N = b + 1 < s->B ? op->each[b + 1].row - row : s->R - row;
+        GMAL_T(gmal_mixer_io) one = shift(io, m, row), back = shift(grad, m, row);
+        const gma_exec y = part(x, &op->each[b]);
+        one.ldp = context;
+        TRY(GMAL_T(gmal_mixer_backward)(op->each[b].mixer, &one, &back, &y));
+        for (int j = 0; j < m->slots; j++)
+            for (int64_t p = 0; back.param[j] && p < m->slot[j].count / context; p++)
+                for (int64_t t = 0; t < N; t++)
+                    grads[m->slot[j].offset + p * context + t] += back.param[j][p * N + t];
+    }
+    memset(grad->param, 0, sizeof grad->param);
+    return GMA_OK;
+}
+
 /* s->y from the norm of the block's input. */
 static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
     const gmal_sub *m = &s->blocks[i].mixer;
@@ -119,7 +173,7 @@ static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
     const GMAL_T(gmal_mixer_io) io = mixer_io(s, &s->acts[i], m, params);
     const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved,
                         a->saved ? s->ops[i].size.saved : 0};
-    TRY(m->rank ? scan_forward(s, i, params, &x) : GMAL_T(gmal_mixer_forward)(s->ops[i].mixer, &io, &x));
+    TRY(m->rank ? scan_forward(s, i, params, &x) : mix_forward(s, i, &io, &x));
     if (m->gate)
         GMAL_T(gmal_gate_forward)(a->o, a->p + m->qkv, m->proj, a->og, s->R, m->out, s->threads);
     return linear(a->og, params + m->w_out, s->y, s->R, m->out, s->l->c.width, s->threads);
@@ -139,7 +193,7 @@ static gma_status mixer_backward(stack *s, int64_t i, const real *params, real *
     GMAL_T(gmal_mixer_io) grad = mixer_grad(s, m);
     const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, s->ops[i].size.saved};
     TRY(m->rank ? scan_backward(s, i, params, grads, &grad, &x)
-                : GMAL_T(gmal_mixer_backward)(s->ops[i].mixer, &io, &grad, &x));
+                : mix_backward(s, i, grads, &io, &grad, &x));
     add_param_grads(s, a, m, &grad, grads);
     rotate(s, m, grad.q, grad.ldq, -1);
     if (m->spec.conv)

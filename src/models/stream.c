@@ -170,6 +170,8 @@ gma_status gma_lm_stream_create(const gma_lm *lm, int threads, gma_lm_stream **o
     if (!lm || !out)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s is NULL", lm ? "stream" : "lm");
     *out = NULL;
+    if (lm->layout->c.task == GMA_LM_TASK_CLASSIFY)
+        return gma_fail(GMA_ERR_UNSUPPORTED, "the model classifies whole sequences: it predicts no next token");
     stream *s = calloc(1, sizeof *s);
     if (!s)
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a stream");

@@ -81,10 +81,15 @@ void gmal_adamw_apply(gmal_adamw *opt, float *params, const float *grads, const 
     }
 }
 
-double gmal_learning_rate(double peak, double ratio, int64_t warmup, int64_t steps, int64_t done) {
-    if (done < warmup) return peak * (double)(done + 1) / (double)warmup;
-    const double span = steps > warmup ? (double)(steps - warmup) : 1;
-    double at = (double)(done - warmup) / span;
+double gmal_learning_rate(const gma_settings *s, int64_t done) {
+    const double peak = s->lr, ratio = s->min_lr_ratio;
+    if (done < s->warmup) return peak * (double)(done + 1) / (double)s->warmup;
+    const double span = s->steps > s->warmup ? (double)(s->steps - s->warmup) : 1;
+    double at = (double)(done - s->warmup) / span;
     at = at > 1 ? 1 : at;
-    return peak * (ratio + (1 - ratio) * 0.5 * (1 + cos(3.14159265358979323846 * at)));
+    switch (s->schedule) {
+    case GMAL_SCHEDULE_LINEAR: return peak * (1 + (ratio - 1) * at);
+    case GMAL_SCHEDULE_CONSTANT: return peak;
+    default: return peak * (ratio + (1 - ratio) * 0.5 * (1 + cos(3.14159265358979323846 * at)));
+    }
 }

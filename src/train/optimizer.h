@@ -3,6 +3,7 @@
 #define GMA_TRAIN_OPTIMIZER_H
 
 #include "models/layout.h"
+#include "train/settings.h"
 
 typedef struct gmal_adamw {
     const gmal_layout *layout;
@@ -26,7 +27,8 @@ double gmal_grad_norm(const gmal_adamw *opt, const float *grads, int threads);
 
 void gmal_adamw_apply(gmal_adamw *opt, float *params, const float *grads, const gmal_adamw_step *step, int threads);
 
-/* Linear rise over `warmup` steps, then a cosine from peak to ratio * peak at `steps`; `done` steps lie behind. */
-double gmal_learning_rate(double peak, double ratio, int64_t warmup, int64_t steps, int64_t done);
+/* When `done` steps lie behind: a linear rise to lr over `warmup` steps, then down to min_lr_ratio lr at `steps`, along a
+ * cosine or a straight line (schedule), or no fall at all. */
+double gmal_learning_rate(const gma_settings *s, int64_t done);
 
 #endif

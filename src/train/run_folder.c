@@ -302,11 +302,12 @@ static gma_status write_trainer(const char *folder, const gmal_progress *p) {
     char *path = gmal_path_join(folder, "trainer.json");
     char checksum[24];
     snprintf(checksum, sizeof checksum, "%016" PRIx64, p->train_checksum);
-    json_t *json = json_pack("{s:s, s:i, s:I, s:I, s:s, s:I, s:o, s:o, s:o}", "format", trainer_format, "version",
-                             (int)TRAINER_VERSION, "step", (json_int_t)p->step, "train_tokens",
+    json_t *json = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:I, s:o, s:o, s:o, s:o}", "format", trainer_format, "version",
+                             (int)TRAINER_VERSION, "step", (json_int_t)p->step, "tokens", (json_int_t)p->tokens, "train_tokens",
                              (json_int_t)p->train_tokens, "train_checksum", checksum, "val_step",
                              (json_int_t)p->val_step, "loss", gmal_number(p->loss), "val_loss",
-                             gmal_number(p->val_loss), "best_val_loss", gmal_number(p->best_val_loss));
+                             gmal_number(p->val_loss), "best_val_loss", gmal_number(p->best_val_loss), "val_accuracy",
+                             gmal_number(p->val_accuracy));
     gma_status s = path && json ? gmal_json_write(path, json)
                                 : gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for trainer.json");
     json_decref(json);
@@ -333,6 +334,9 @@ static gma_status read_trainer(const char *folder, gmal_progress *p) {
         p->val_step = json_integer_value(json_object_get(json, "val_step"));
         const char *sum = json_string_value(json_object_get(json, "train_checksum"));
         p->train_checksum = sum ? strtoull(sum, NULL, 16) : 0;
+        const json_t *tokens = json_object_get(json, "tokens"); /* newer, as val_accuracy is */
+        p->tokens = json_is_integer(tokens) ? json_integer_value(tokens) : -1;
+        p->val_accuracy = number_of(json, "val_accuracy");
         p->loss = number_of(json, "loss");
         p->val_loss = number_of(json, "val_loss");
         p->best_val_loss = number_of(json, "best_val_loss");

@@ -15,6 +15,8 @@ typedef struct gmal_progress {
     double val_loss;
     int64_t val_step; /* when val_loss was measured */
     double best_val_loss;
+    double val_accuracy; /* of the same validation */
+    int64_t tokens; /* trained on; -1 when the checkpoint knows it not */
     int64_t train_tokens; /* of the data: another file is noticed */
     uint64_t train_checksum; /* the same for one of equal length; 0 when the checkpoint knows none */
 } gmal_progress;

@@ -27,6 +27,7 @@ static const row rows[] = {
     F("Training", INT, batch, "12", 1, 1 << 20, "N", "sequences in one pass", 0),
     F("Training", INT, accumulate, "1", 1, 1 << 20, "N", "passes whose gradients make one step", 0),
     F("Training", REAL, lr, "2e-3", 0, 1e30, "X", "peak learning rate", 0),
+    F("Training", CHOICE, schedule, "cosine", 0, 0, "cosine|linear|constant", "how the learning rate falls after its peak", 0),
     F("Training", REAL, min_lr_ratio, "0.1", 0, 1, "X", "learning rate at the end, as a part of the peak", 0),
     F("Training", INT, warmup, "40", 0, 1e12, "N", "steps over which the learning rate rises", 0),
     F("Training", REAL, weight_decay, "0.1", 0, 1e6, "X", "decoupled; on matrices and embeddings only", 0),
@@ -279,21 +280,36 @@ static gma_status check_redraw(const gma_settings *s) {
 static gma_status take_from_token_file(gma_settings *s) {
     static const int32_t kinds[] = {GMA_LM_TOKENIZER_BYTES, GMA_LM_TOKENIZER_WORDS, GMA_LM_TOKENIZER_BPE,
                                     GMA_LM_TOKENIZER_NONE}; /* by gma_tokenizer_kind */
-    gma_tokenizer_kind kind;
-    int64_t vocab;
+    gma_token_info info;
     const int is = s->data && *s->data && gma_token_file_is(s->data);
+    if (s->model.task == GMA_LM_TASK_CLASSIFY && s->data && *s->data && !is) {
+        const gma_status status = gmal_token_file_peek(s->data, &info);
+        return status == GMA_ERR_IO ? status
+                                    : gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: task classify needs a token file of sequences with "
+                                               "classes (gma data listops, gma data imdb)", s->data);
+    }
     if (!is && s->tokens != GMAL_TOKENS_FILE) return GMA_OK;
     if (!is && !(s->data && *s->data)) return GMA_OK; /* gma_train says what is missing */
     if (s->tokens == GMAL_TOKENS_U16)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: is a token file, so tokens cannot be u16", s->data);
-    gma_status status = gmal_token_file_peek(s->data, &kind, &vocab);
+    gma_status status = gmal_token_file_peek(s->data, &info);
     if (status != GMA_OK) return status;
-    if (s->model.vocab != 256 && s->model.vocab != vocab)
+    if (s->model.vocab != 256 && s->model.vocab != info.vocab)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "vocab is %lld, but %s has a vocabulary of %lld",
-                        (long long)s->model.vocab, s->data, (long long)vocab);
+                        (long long)s->model.vocab, s->data, (long long)info.vocab);
+    if (s->model.task == GMA_LM_TASK_CLASSIFY && info.layout != GMA_TOKEN_LABELS)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: holds no classes, and task classify needs sequences that have some", s->data);
+    if (s->model.task == GMA_LM_TASK_LM && info.layout == GMA_TOKEN_LABELS)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: holds sequences with classes; task classify is for them", s->data);
+    if (s->model.task == GMA_LM_TASK_CLASSIFY) {
+        if (s->model.classes && s->model.classes != info.classes)
+            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "classes is %lld, but %s has %lld", (long long)s->model.classes, s->data,
+                            (long long)info.classes);
+        s->model.classes = info.classes;
+    }
     s->tokens = GMAL_TOKENS_FILE;
-    s->model.vocab = vocab;
-    s->model.tokenizer = kinds[kind];
+    s->model.vocab = info.vocab;
+    s->model.tokenizer = kinds[info.tokenizer];
     return GMA_OK;
 }
 

@@ -5,6 +5,7 @@
 #include "gma/train.h"
 #include "models/fields.h"
 
+enum { GMAL_SCHEDULE_COSINE = 0, GMAL_SCHEDULE_LINEAR = 1, GMAL_SCHEDULE_CONSTANT = 2 };
 enum { GMAL_TOKENS_BYTES = 0, GMAL_TOKENS_U16 = 1, GMAL_TOKENS_FILE = 2 };
 
 struct gma_settings {
@@ -17,6 +18,7 @@ struct gma_settings {
     /* training */
     int64_t steps, stop_at, batch, accumulate, warmup, seed;
     int64_t redraw_every;
+    int32_t schedule; /* GMAL_SCHEDULE_* */
     double lr, min_lr_ratio, weight_decay, beta1, beta2, adam_eps, clip;
     /* run */
     char *out;

@@ -13,6 +13,7 @@
 #include "layers/threads.h"
 #include "train/evaluate.h"
 #include "train/run_folder.h"
+#include "train/task.h"
 
 #define TRY(call)                              \
     do {                                       \
@@ -22,15 +23,10 @@
 
 typedef struct trainer {
     gma_settings *s;
-    gmal_tokens data, val_data;
-    gmal_span train, val; /* val is empty when there is nothing to validate on */
+    gmal_task task;
     gma_lm *lm;
     gmal_adamw opt;
-    gmal_net_f32 *net;
-    gmal_evaluator eval;
-    int has_eval;
     float *grads;
-    int32_t *x, *y;
     gmal_run_folder run;
     gmal_progress p;
     int64_t first, last; /* steps this process starts from and stops at */
@@ -38,7 +34,7 @@ typedef struct trainer {
     gma_observer observer;
     void *context;
     int stop; /* the observer asked for it */
-    double started, step_seconds; /* clock at the start; seconds in steps, and in how many */
+    double started, step_seconds, step_tokens; /* clock at the start; of the last steps, the older ones fading */
     int64_t timed_steps;
     double rate; /* tokens per second */
     double grad_norm, lr;
@@ -50,7 +46,7 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int64_t tokens_per_step(const trainer *t) { return t->s->batch * t->s->accumulate * t->s->model.context; }
+static int has_eval(const trainer *t) { return t->task.val_tokens > 0; }
 
 static void tell(trainer *t, gma_train_event event, const char *text) {
     if (!t->observer) return;
@@ -61,9 +57,9 @@ static void tell(trainer *t, gma_train_event event, const char *text) {
         .first_step = t->first,
         .last_step = t->last,
         .parameters = gma_lm_parameter_count(t->lm),
-        .train_tokens = t->train.end - t->train.begin,
-        .val_tokens = t->val.end - t->val.begin,
-        .tokens_seen = t->p.step * tokens_per_step(t),
+        .train_tokens = t->task.train_tokens,
+        .val_tokens = t->task.val_tokens,
+        .tokens_seen = t->p.tokens,
         .loss = t->p.loss,
         .grad_norm = t->grad_norm,
         .lr = t->lr,
@@ -71,6 +67,7 @@ static void tell(trainer *t, gma_train_event event, const char *text) {
         .seconds = now() - t->started,
         .val_loss = t->p.val_loss,
         .best_val_loss = t->p.best_val_loss,
+        .val_accuracy = t->p.val_accuracy,
         .text = text,
     };
     if (t->observer(t->context, &p) != 0) t->stop = 1;
@@ -78,41 +75,21 @@ static void tell(trainer *t, gma_train_event event, const char *text) {
 
 /* ---- Setting up ----------------------------------------------------------------------------------------------- */
 
-static gma_status open_data(trainer *t) {
-    const gma_settings *s = t->s;
-    const int width = s->tokens == GMAL_TOKENS_BYTES ? 1 : 2;
-    const int64_t window = s->model.context;
-    if (!s->data || !*s->data) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "data: no file was given");
-    if (!s->out || !*s->out) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "out: no folder was given");
-    TRY(gmal_tokens_open_for(s->data, width, s->model.vocab, NULL, &t->data));
-    /* What it was made with reads the other file too, and goes into the checkpoints. */
-    const gma_tokenizer *tokenizer = t->data.token_file ? gma_token_file_tokenizer(t->data.token_file) : NULL;
-    if (s->val_data && *s->val_data) {
-        TRY(gmal_tokens_open_for(s->val_data, width, s->model.vocab, tokenizer, &t->val_data));
-        t->train = (gmal_span){&t->data, 0, t->data.count};
-        t->val = (gmal_span){&t->val_data, 0, t->val_data.count};
-        TRY(gmal_need_window(&t->val, window, s->val_data, "it"));
-        return gmal_need_window(&t->train, window, s->data, "it");
-    }
-    gmal_split(&t->data, s->val_fraction, window, &t->train, &t->val);
-    return gmal_need_window(&t->train, window, s->data, t->val.begin == t->val.end ? "it" : "its training part");
-}
-
 /* The model keeps the tokenizer of its data; one that is resumed has it, and it must be the same. */
 static gma_status give_tokenizer(trainer *t) {
     const int32_t kind = t->s->model.tokenizer;
     if (kind != GMA_LM_TOKENIZER_WORDS && kind != GMA_LM_TOKENIZER_BPE) return GMA_OK;
-    const gma_tokenizer *theirs = gma_token_file_tokenizer(t->data.token_file), *ours = gma_lm_tokenizer_of(t->lm);
-    if (!ours) return gma_lm_set_tokenizer(t->lm, gmal_token_file_release_tokenizer(t->data.token_file));
+    const gma_tokenizer *theirs = gma_token_file_tokenizer(t->task.token_file), *ours = gma_lm_tokenizer_of(t->lm);
+    if (!ours) return gma_lm_set_tokenizer(t->lm, gmal_token_file_release_tokenizer(t->task.token_file));
     if (gma_tokenizer_hash(ours) == gma_tokenizer_hash(theirs)) return GMA_OK;
     return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: was made by another tokenizer than that of the run to resume", t->s->data);
 }
 
 static gma_status make_model(trainer *t) {
     const gma_settings *s = t->s;
-    t->p = (gmal_progress){.loss = NAN, .val_loss = NAN, .best_val_loss = NAN, .val_step = -1,
-                           .train_tokens = t->train.end - t->train.begin,
-                           .train_checksum = gmal_span_checksum(&t->train)};
+    t->p = (gmal_progress){.loss = NAN, .val_loss = NAN, .best_val_loss = NAN, .val_accuracy = NAN, .val_step = -1,
+                           .train_tokens = t->task.train_tokens,
+                           .train_checksum = t->task.train_checksum};
     if (s->resume && !gmal_run_has_checkpoint(&t->run))
         return gma_fail(GMA_ERR_IO, "%s: there is no checkpoint to resume from%s", t->run.last,
                         gmal_run_exists(&t->run) ? "; force starts the run anew" : "");
@@ -131,6 +108,7 @@ static gma_status make_model(trainer *t) {
     const uint64_t checksum = t->p.train_checksum;
     TRY(gmal_run_check(&t->run));
     TRY(gmal_run_load_last(&t->run, s, &t->lm, &t->opt, &t->p));
+    if (t->p.tokens < 0) t->p.tokens = t->p.step * t->task.ops->amount(&t->task, 0, s->batch * s->accumulate).tokens;
     TRY(give_tokenizer(t));
     if (t->p.train_tokens != tokens)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: %lld training tokens, the run to resume had %lld", s->data,
@@ -143,36 +121,26 @@ static gma_status make_model(trainer *t) {
 
 static gma_status set_up(trainer *t) {
     const gma_settings *s = t->s;
-    const int64_t T = s->model.context, count = s->batch * T;
-    TRY(open_data(t));
+    if (!s->data || !*s->data) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "data: no file was given");
+    if (!s->out || !*s->out) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "out: no folder was given");
+    TRY(gmal_task_open(s, &t->task));
     TRY(gmal_run_open(s->out, &t->run));
     TRY(make_model(t));
     t->first = t->p.step;
     t->last = s->stop_at && s->stop_at < s->steps ? s->stop_at : s->steps;
     const size_t bytes = ((size_t)t->lm->layout->total * sizeof(float) + 63) / 64 * 64;
     t->grads = gmal_pages(bytes);
-    t->x = malloc((size_t)count * sizeof *t->x);
-    t->y = malloc((size_t)count * sizeof *t->y);
-    if (!t->grads || !t->x || !t->y) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");
-    TRY(gmal_net_create_f32(t->lm->layout, s->batch, T, s->recompute ? GMAL_NET_RECOMPUTE : GMAL_NET_TRAIN, t->threads, &t->net));
-    if (gmal_span_windows(&t->val, T) == 0) return GMA_OK;
-    TRY(gmal_evaluator_create(t->lm->layout, &t->val, T, s->batch, s->eval_windows, t->threads, &t->eval));
-    t->has_eval = 1;
-    return GMA_OK;
+    if (!t->grads) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");
+    return t->task.ops->start(&t->task, t->lm->layout, t->threads);
 }
 
 static void tear_down(trainer *t) {
     gmal_run_close(&t->run);
-    if (t->has_eval) gmal_evaluator_destroy(&t->eval);
-    gmal_net_destroy_f32(t->net);
+    gmal_task_close(&t->task);
     gmal_adamw_destroy(&t->opt);
     gma_lm_destroy(t->lm);
-    gmal_tokens_close(&t->data);
-    gmal_tokens_close(&t->val_data);
     gma_settings_destroy(t->s);
     free(t->grads);
-    free(t->x);
-    free(t->y);
 }
 
 /* ---- A step --------------------------------------------------------------------------------------------------- */
@@ -198,24 +166,24 @@ static gma_status diverged(const trainer *t, const char *what) {
                     what, param ? param : found);
 }
 
-static gma_status one_step(trainer *t) {
+static gma_status one_step(trainer *t, int64_t *tokens) {
     const gma_settings *s = t->s;
-    const int64_t T = s->model.context, B = s->batch;
-    const double targets = (double)tokens_per_step(t); /* of the whole step: passes weigh by their targets */
+    gmal_task *task = &t->task;
+    const int64_t samples = s->batch * s->accumulate;
+    const gmal_amount amount = task->ops->amount(task, t->p.step * samples, samples);
+    const double targets = (double)amount.targets; /* of the whole step: passes weigh by their targets */
     double total = 0;
+    *tokens = amount.tokens;
     if (s->redraw_every && t->p.step && t->p.step % s->redraw_every == 0)
         TRY(gmal_layout_redraw(t->lm->layout, gmal_key(gmal_key((uint64_t)s->seed, 3), (uint64_t)t->p.step), t->lm->values,
                                NULL));
     memset(t->grads, 0, (size_t)t->lm->layout->total * sizeof *t->grads);
     for (int64_t a = 0; a < s->accumulate; a++) {
-        const int64_t sample = (t->p.step * s->accumulate + a) * B;
-        const uint64_t key = gmal_key(gmal_key((uint64_t)s->seed, 2), (uint64_t)(t->p.step * s->accumulate + a));
+        const int64_t number = t->p.step * s->accumulate + a;
+        const uint64_t key = gmal_key(gmal_key((uint64_t)s->seed, 2), (uint64_t)number);
         double sum;
-        for (int64_t b = 0; b < B; b++)
-            gmal_tokens_window(&t->data, gmal_order_window(&t->train, T, gmal_key((uint64_t)s->seed, 1), sample + b), T,
-                               t->x + b * T, t->y + b * T);
-        const gma_status status = gmal_net_backward_f32(t->net, t->lm->values, t->grads, t->x, t->y, 1 / targets,
-                                                        key ? key : 1, &sum);
+        const gma_status status = task->ops->pass(task, number * s->batch, t->lm->values, t->grads, 1 / targets,
+                                                  key ? key : 1, &sum);
         if (status == GMA_ERR_NON_FINITE) return diverged(t, "the network");
         TRY(status);
         total += sum;
@@ -223,7 +191,7 @@ static gma_status one_step(trainer *t) {
     t->grad_norm = gmal_grad_norm(&t->opt, t->grads, t->threads);
     if (!isfinite(total)) return not_finite(t, "the loss");
     if (!isfinite(t->grad_norm)) return not_finite(t, "the gradient");
-    t->lr = gmal_learning_rate(s->lr, s->min_lr_ratio, s->warmup, s->steps, t->p.step);
+    t->lr = gmal_learning_rate(s, t->p.step);
     const gmal_adamw_step step = {
         .step = t->p.step + 1,
         .lr = t->lr,
@@ -235,6 +203,7 @@ static gma_status one_step(trainer *t) {
     };
     gmal_adamw_apply(&t->opt, t->lm->values, t->grads, &step, t->threads);
     t->p.loss = total / targets;
+    t->p.tokens += amount.tokens;
     t->p.step++;
     return GMA_OK;
 }
@@ -244,7 +213,7 @@ static gma_status one_step(trainer *t) {
 static gma_status log_step(trainer *t) {
     return gmal_run_log(&t->run, json_pack("{s:I, s:f, s:f, s:f, s:I, s:o, s:f}", "step", (json_int_t)t->p.step,
                                            "loss", t->p.loss, "lr", t->lr, "grad_norm", t->grad_norm, "tokens",
-                                           (json_int_t)(t->p.step * tokens_per_step(t)), "tokens_per_second", gmal_number(t->rate),
+                                           (json_int_t)t->p.tokens, "tokens_per_second", gmal_number(t->rate),
                                            "seconds", now() - t->started));
 }
 
@@ -268,22 +237,37 @@ static gma_status save_last(trainer *t) {
     return GMA_OK;
 }
 
+/* Beyond a loss of 709 the perplexity has no number. */
+static gma_status log_validation(trainer *t, const gmal_score *score) {
+    json_t *line = json_pack("{s:I, s:f, s:f, s:o}", "step", (json_int_t)t->p.step, "val_loss", score->loss, "bits_per_token",
+                             score->loss / log(2.0), "perplexity", gmal_number(exp(score->loss)));
+    if (line && score->right >= 0) {
+        double low, high;
+        gmal_wilson(score->right, score->targets, &low, &high);
+        json_object_set_new(line, "accuracy", json_real(t->p.val_accuracy));
+        json_object_set_new(line, "accuracy_low", json_real(low));
+        json_object_set_new(line, "accuracy_high", json_real(high));
+        json_object_set_new(line, "right", json_integer(score->right));
+        json_object_set_new(line, "targets", json_integer(score->targets));
+    }
+    return gmal_run_log(&t->run, line);
+}
+
 static gma_status validate(trainer *t) {
-    double loss;
+    gmal_score score;
     TRY(check_parameters(t));
-    const gma_status status = gmal_evaluate(&t->eval, t->lm->values, ask_stop, t, &loss);
+    const gma_status status = t->task.ops->evaluate(&t->task, t->lm->values, (gmal_stop){ask_stop, t}, &score);
     if (status == GMA_ERR_INTERRUPTED) return GMA_OK; /* the loop sees t->stop; this validation is dropped */
     if (status == GMA_ERR_NON_FINITE) return diverged(t, "the network");
     TRY(status);
-    if (!isfinite(loss))
+    if (!isfinite(score.loss))
         return gma_fail(GMA_ERR_NON_FINITE, "step %lld: the validation loss is not finite", (long long)t->p.step);
-    t->p.val_loss = loss;
+    t->p.val_loss = score.loss;
+    t->p.val_accuracy = score.right < 0 ? (double)NAN : (double)score.right / (double)score.targets;
     t->p.val_step = t->p.step;
-    /* Beyond a loss of 709 the perplexity has no number. */
-    TRY(gmal_run_log(&t->run, json_pack("{s:I, s:f, s:f, s:o}", "step", (json_int_t)t->p.step, "val_loss", loss,
-                                        "bits_per_token", loss / log(2.0), "perplexity", gmal_number(exp(loss)))));
-    if (!(loss >= t->p.best_val_loss)) { /* also when there is none yet */
-        t->p.best_val_loss = loss;
+    TRY(log_validation(t, &score));
+    if (!(score.loss >= t->p.best_val_loss)) { /* also when there is none yet */
+        t->p.best_val_loss = score.loss;
         TRY(gmal_run_save_best(&t->run, t->lm, t->s->store ? GMA_BF16 : GMA_F32));
     }
     tell(t, GMA_TRAIN_EVAL, NULL);
@@ -294,7 +278,7 @@ static int due(int64_t every, int64_t step) { return every && step % every == 0;
 
 /* A run stopped while it validated makes up for it when it is resumed. */
 static int owes_validation(const trainer *t) {
-    return t->has_eval && t->first && (due(t->s->eval_every, t->first) || t->first == t->s->steps) &&
+    return has_eval(t) && t->first && (due(t->s->eval_every, t->first) || t->first == t->s->steps) &&
            t->p.val_step != t->first;
 }
 
@@ -307,15 +291,17 @@ static gma_status loop(trainer *t) {
     }
     while (t->p.step < t->last && !t->stop) {
         const double begin = now();
-        TRY(one_step(t));
-        const double took = now() - begin;
-        t->step_seconds = t->timed_steps ? 0.8 * t->step_seconds + 0.2 * took : took;
+        int64_t tokens;
+        TRY(one_step(t, &tokens));
+        const double took = now() - begin, old = t->timed_steps ? 0.8 : 0;
+        t->step_seconds = old * t->step_seconds + (1 - old) * took;
+        t->step_tokens = old * t->step_tokens + (1 - old) * (double)tokens;
         t->timed_steps++;
-        t->rate = (double)tokens_per_step(t) / t->step_seconds;
+        t->rate = t->step_tokens / t->step_seconds;
         TRY(log_step(t));
         tell(t, GMA_TRAIN_STEP, NULL);
         const int end = t->p.step == s->steps;
-        if (t->has_eval && !t->stop && (due(s->eval_every, t->p.step) || end)) TRY(validate(t));
+        if (has_eval(t) && !t->stop && (due(s->eval_every, t->p.step) || end)) TRY(validate(t));
         if (due(save_every, t->p.step) || t->p.step == t->last || t->stop) TRY(save_last(t));
     }
     if (t->stop && !t->run.saved)
@@ -335,8 +321,7 @@ static gma_status run(trainer *t) {
     if (t->stop) return gma_fail(GMA_ERR_INTERRUPTED, "stopped before training began; %s: nothing there was changed", t->s->out);
     const gma_status status = gmal_run_start(&t->run, t->s, t->s->force, t->s->resume ? t->first : -1);
     if (status == GMA_OK) {
-        if (!t->has_eval && t->s->val_fraction > 0)
-            tell(t, GMA_TRAIN_NOTE, "the data is too short for a validation part of one context: it is all trained on");
+        if (*t->task.note) tell(t, GMA_TRAIN_NOTE, t->task.note);
         return loop(t);
     }
     return status;
@@ -365,6 +350,7 @@ gma_status gma_train(const gma_settings *settings, gma_observer observer, void *
         result->loss = t.p.loss;
         result->val_loss = t.p.val_loss;
         result->best_val_loss = t.p.best_val_loss;
+        result->val_accuracy = t.p.val_accuracy;
         result->seconds = t.started > 0 ? now() - t.started : 0;
     }
     tear_down(&t);

@@ -273,15 +273,28 @@ static void test_adamw(void **state) {
     gmal_layout_destroy(l);
 }
 
+static double rate(double lr, double ratio, int64_t warmup, int64_t steps, int64_t done) {
+    const gma_settings s = {.lr = lr, .min_lr_ratio = ratio, .warmup = warmup, .steps = steps};
+    return gmal_learning_rate(&s, done);
+}
+
 static void test_learning_rate(void **state) {
     (void)state;
-    TST_CLOSE(gmal_learning_rate(2, 0.1, 4, 104, 0), 0.5, 1e-15);
-    TST_CLOSE(gmal_learning_rate(2, 0.1, 4, 104, 3), 2, 1e-15);
-    TST_CLOSE(gmal_learning_rate(2, 0.1, 4, 104, 4), 2, 1e-15);
-    TST_CLOSE(gmal_learning_rate(2, 0.1, 4, 104, 54), 1.1, 1e-12); /* half way: the mean of 2 and 0.2 */
-    TST_CLOSE(gmal_learning_rate(2, 0.1, 4, 104, 104), 0.2, 1e-12);
-    TST_CLOSE(gmal_learning_rate(2, 0.1, 4, 104, 500), 0.2, 1e-12);
-    TST_CLOSE(gmal_learning_rate(2, 0.5, 0, 1, 0), 2, 0);
+    gma_settings s = {.lr = 2, .min_lr_ratio = 0.1, .warmup = 4, .steps = 104, .schedule = GMAL_SCHEDULE_LINEAR};
+    TST_CLOSE(gmal_learning_rate(&s, 0), 0.5, 1e-15);
+    TST_CLOSE(gmal_learning_rate(&s, 4), 2, 1e-15);
+    TST_CLOSE(gmal_learning_rate(&s, 29), 1.55, 1e-12); /* a quarter of the way from 2 to 0.2 */
+    TST_CLOSE(gmal_learning_rate(&s, 104), 0.2, 1e-12);
+    s.schedule = GMAL_SCHEDULE_CONSTANT;
+    TST_CLOSE(gmal_learning_rate(&s, 1), 1, 1e-15);
+    TST_CLOSE(gmal_learning_rate(&s, 104), 2, 0);
+    TST_CLOSE(rate(2, 0.1, 4, 104, 0), 0.5, 1e-15);
+    TST_CLOSE(rate(2, 0.1, 4, 104, 3), 2, 1e-15);
+    TST_CLOSE(rate(2, 0.1, 4, 104, 4), 2, 1e-15);
+    TST_CLOSE(rate(2, 0.1, 4, 104, 54), 1.1, 1e-12); /* half way: the mean of 2 and 0.2 */
+    TST_CLOSE(rate(2, 0.1, 4, 104, 104), 0.2, 1e-12);
+    TST_CLOSE(rate(2, 0.1, 4, 104, 500), 0.2, 1e-12);
+    TST_CLOSE(rate(2, 0.5, 0, 1, 0), 2, 0);
 }
 
 int main(void) {
