@@ -25,9 +25,12 @@ gma_status gmal_pairs_kind(const char *name, int *kind);
 /* Pair `index`: source and target have room for `most` symbols. Returns how many each has. */
 int64_t gmal_pair_draw(const gmal_pairs_of *of, int64_t index, int32_t *source, int32_t *target);
 
-/* The same pair as a network takes it: source and mask (most) filled up with what is masked; tokens (most + 1): begin, then
- * the target; targets (most + 1): the target, then end; after that -1. Returns the length. */
-int64_t gmal_pair_frame(const gmal_pairs_of *of, int64_t index, int32_t *source, unsigned char *mask, int32_t *tokens,
-                        int32_t *targets);
+/* Its length alone. */
+int64_t gmal_pair_length(const gmal_pairs_of *of, int64_t index);
+
+/* The same pair as a network takes it, `room` >= most: source and mask (room) filled up with what is masked; tokens
+ * (room + 1): begin, then the target; targets (room + 1): the target, then end; after that -1. Returns the length. */
+int64_t gmal_pair_frame(const gmal_pairs_of *of, int64_t index, int64_t room, int32_t *source, unsigned char *mask,
+                        int32_t *tokens, int32_t *targets);
 
 #endif

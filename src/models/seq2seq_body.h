@@ -121,6 +121,8 @@ gma_status GMAL_T(gmal_seq2seq_encode)(net *n, const real *params, const int32_t
     return GMA_OK;
 }
 
+const real *GMAL_T(gmal_seq2seq_memory)(const net *n) { return n->encoder.nf; }
+
 gma_status GMAL_T(gmal_seq2seq_loss)(net *n, const real *params, const pairs *p, double *loss_sum) {
     TRY(forward(n, params, p, 0));
     return head(&n->decoder, &n->head, params, NULL, p->targets, 0, loss_sum, NULL);

@@ -27,6 +27,9 @@ gma_status GMAL_T(gmal_seq2seq_backward)(GMAL_T(gmal_seq2seq) * net, const gmal_
 gma_status GMAL_T(gmal_seq2seq_encode)(GMAL_T(gmal_seq2seq) * net, const gmal_real *params, const int32_t *source,
                                        const unsigned char *mask, const gmal_real **memory);
 
+/* What the encoder gave in the last call; valid until the next. */
+const gmal_real *GMAL_T(gmal_seq2seq_memory)(const GMAL_T(gmal_seq2seq) * net);
+
 /* logits (batch * (context + 1), vocab) */
 gma_status GMAL_T(gmal_seq2seq_logits)(GMAL_T(gmal_seq2seq) * net, const gmal_real *params,
                                        const GMAL_T(gmal_pairs) * pairs, gmal_real *logits);

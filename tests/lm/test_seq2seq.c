@@ -91,7 +91,7 @@ static void setup(model *m, const s2s_case *k) {
     const gmal_pairs_of of = {1, VOCAB - GMAL_FRAME, 3, S, 5};
     for (int b = 0; b < B; b++) /* one shorter than the other */
         for (int64_t i = 10 * b;; i++)
-            if ((gmal_pair_frame(&of, i, m->source + b * S, m->mask + b * S, m->tokens + b * T, m->targets + b * T) < S) == b) break;
+            if ((gmal_pair_frame(&of, i, S, m->source + b * S, m->mask + b * S, m->tokens + b * T, m->targets + b * T) < S) == b) break;
     m->pairs = (gmal_pairs_f64){m->source, m->tokens, m->targets, m->mask};
     m->key = k->dropout > 0 ? 1234 : 0;
 }
@@ -337,6 +337,7 @@ static void test_pairs(void **state) {
         for (int64_t i = 0; i < DRAWS; i++) {
             int32_t x[MOST], y[MOST], again[MOST];
             const int64_t n = gmal_pair_draw(&of, i, x, y);
+            assert_int_equal(gmal_pair_length(&of, i), n);
             assert_int_equal(gmal_pair_draw(&of, i, again, y), n);
             assert_memory_equal(x, again, (size_t)n * sizeof *x);
             assert_in_range(n, 8, MOST);
@@ -364,7 +365,7 @@ static void test_pairs(void **state) {
     gmal_pairs_of four = two;
     four.most = 4;
     for (int64_t i = 0;; i++)
-        if (gmal_pair_frame(&four, i, x, mask, t, y) == 2) break;
+        if (gmal_pair_frame(&four, i, 4, x, mask, t, y) == 2) break;
     assert_true(t[0] == 5 && t[1] == x[1] && t[2] == x[0] && y[0] == x[1] && y[1] == x[0] && y[2] == 6 && y[3] == -1 && y[4] == -1);
     assert_true(mask[0] && mask[1] && !mask[2] && !mask[3]);
 }
