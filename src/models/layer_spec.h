@@ -83,8 +83,9 @@ void gmal_layers_get(const gma_lm_config *c, gmal_part part, gmal_layer *layers)
 /* 1 when the layer turns q and k before the mixer sees them; softmax turns its own. */
 int gmal_layer_turns(const gmal_layer *layer);
 
-/* 1 when a layer of a resolved configuration has that mixer. */
+/* 1 when a layer of a resolved configuration has that mixer; when some layer sees what comes after a token. */
 int gmal_config_has(const gma_lm_config *c, int64_t kind);
+int gmal_config_looks_ahead(const gma_lm_config *c);
 
 /* The descriptor of a layer's mixer. segments = -1: not packed. Error: a length that a mixer of fixed length does not have. */
 gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int64_t batch, int64_t q_len, int64_t k_len,
