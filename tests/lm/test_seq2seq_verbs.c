@@ -76,7 +76,7 @@ static void test_wrong_use(void **state) {
     TRAIN("--mixer", "linformer");
     expect_refusal(2, "layer 1 (linformer): ", "x");
     TRAIN("--mixer", "softmax", "--encoder-layers", "softmax:window=3");
-    expect_refusal(2, "--encoder-layers: encoder_layers: \"softmax:window=3\": the mixer softmax has no window where it is not causal", "x");
+    expect_refusal(2, "encoder_layers: \"softmax:window=3\": the mixer softmax has no window where it is not causal", "x");
     TRAIN("--cross-mixer", "3xgma");
     expect_refusal(2, "cross_mixer names 3 mixers for a decoder of 1 layers", "x");
     TRAIN("--val-data", "text");
@@ -106,7 +106,7 @@ static void test_wrong_use(void **state) {
     CLI("eval", "x", "--data", "sort", "--split", "val");
     expect_refusal(1, "generated pairs have no split", NULL);
     CLI("eval", "x", "--data", "sort", "--context", "7");
-    expect_refusal(1, "context is 7, and the model", NULL);
+    expect_refusal(1, "context is 7, but the model has learned positions for 6", NULL);
     CLI("eval", "x", "--data", "sort", "--min-length", "7");
     expect_refusal(1, "min_length must be from 1 to 6, not 7", NULL);
     CLI("generate", "x", "--length", "3");
