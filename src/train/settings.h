@@ -16,6 +16,7 @@ struct gma_settings {
     char *data, *val_data;
     int32_t tokens; /* GMAL_TOKENS_* */
     double val_fraction;
+    int64_t symbols, min_length;
     /* training */
     int64_t steps, stop_at, batch, accumulate, warmup, seed;
     int64_t redraw_every;

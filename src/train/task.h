@@ -15,6 +15,7 @@ typedef struct gmal_score {
     double loss; /* nats per target */
     int64_t targets; /* that were scored */
     int64_t right; /* of them, those that the model thought most likely; -1 = not counted */
+    int64_t sequences, whole; /* seq2seq: how many, and of them those without a mistake */
 } gmal_score;
 
 /* Asked now and then in a long evaluation; nonzero ends it with GMA_ERR_INTERRUPTED. ask may be NULL. */
@@ -63,6 +64,7 @@ gma_status gmal_task_open(const gma_settings *s, gmal_task *task);
 void gmal_task_close(gmal_task *task);
 
 extern const gmal_task_ops gmal_task_stream; /* the next token of one text (task_stream.c) */
+extern const gmal_task_ops gmal_task_pairs; /* generated pairs of sequences (task_pairs.c) */
 extern const gmal_task_ops gmal_task_sequences; /* sequences with targets or classes (task_sequences.c) */
 
 #endif

@@ -39,6 +39,7 @@ typedef struct trainer {
     int64_t timed_steps;
     double rate; /* tokens per second */
     double grad_norm, lr;
+    double whole; /* part of the sequences without a mistake, in the newest validation */
 } trainer;
 
 static double now(void) {
@@ -69,6 +70,7 @@ static void tell(trainer *t, gma_train_event event, const char *text) {
         .val_loss = t->p.val_loss,
         .best_val_loss = t->p.best_val_loss,
         .val_accuracy = t->p.val_accuracy,
+        .val_sequence_accuracy = t->whole,
         .text = text,
     };
     if (t->observer(t->context, &p) != 0) t->stop = 1;
@@ -251,6 +253,10 @@ static gma_status log_validation(trainer *t, const gmal_score *score) {
         json_object_set_new(line, "accuracy_high", json_real(high));
         json_object_set_new(line, "right", json_integer(score->right));
         json_object_set_new(line, "targets", json_integer(score->targets));
+        if (score->sequences) {
+            json_object_set_new(line, "sequence_accuracy", json_real(t->whole));
+            json_object_set_new(line, "sequences", json_integer(score->sequences));
+        }
     }
     return gmal_run_log(&t->run, line);
 }
@@ -266,6 +272,7 @@ static gma_status validate(trainer *t) {
         return gma_fail(GMA_ERR_NON_FINITE, "step %lld: the validation loss is not finite", (long long)t->p.step);
     t->p.val_loss = score.loss;
     t->p.val_accuracy = score.right < 0 ? (double)NAN : (double)score.right / (double)score.targets;
+    t->whole = score.sequences ? (double)score.whole / (double)score.sequences : (double)NAN;
     t->p.val_step = t->p.step;
     TRY(log_validation(t, &score));
     if (!(score.loss >= t->p.best_val_loss)) { /* also when there is none yet */
@@ -338,6 +345,7 @@ gma_status gma_train(const gma_settings *settings, gma_observer observer, void *
     if (!settings) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
     if (result && result->struct_size != sizeof *result)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "result->struct_size is not set");
+    t.whole = NAN;
     t.observer = observer;
     t.context = context;
     gma_status s = gmal_settings_copy(settings, &t.s);
