@@ -164,39 +164,6 @@ static gma_status settle_options(gma_lm_config *c, gmal_layer *layers, int64_t c
     return GMA_OK;
 }
 
-/* What all layers share and has a usual value: another one must be of use to some layer. */
-static gma_status check_shared(const gma_lm_config *c, const gmal_layer *layers, int64_t count) {
-    int queries = 0, sums = 0, mixture = 0, scale = 0, turned = 0;
-    gma_lm_config usual;
-    const gma_status s = gma_lm_config_init(&usual);
-    if (s != GMA_OK)
-        return s;
-    for (int64_t i = 0; i < count; i++) {
-        const int32_t kind = (int32_t)layers[i].mixer;
-        queries |= gmal_mixer_has(kind, GMA_Q);
-        sums |= gmal_mixer_has(kind, GMA_STATE_Z);
-        mixture |= gmal_mixer_has(kind, GMA_MU);
-        scale |= layers[i].logit_scale > 0;
-        turned |= layers[i].rotary > 0;
-    }
-    const struct {
-        const char *name;
-        int unusual, honoured;
-    } rows[] = {
-        {"kv_heads", c->kv_heads != c->heads, queries},
-        {"eps", c->eps < usual.eps || c->eps > usual.eps, sums},
-        {"eps_sigma", c->eps_sigma < usual.eps_sigma || c->eps_sigma > usual.eps_sigma, mixture},
-        {"logit_scale_init",
-         c->logit_scale_init < usual.logit_scale_init || c->logit_scale_init > usual.logit_scale_init, scale},
-        {"rotary_base", c->rotary_base < usual.rotary_base || c->rotary_base > usual.rotary_base, turned},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].unusual && !rows[i].honoured)
-            FAIL("%s: no layer can honour it as configured; the first mixes with %s", rows[i].name,
-                 gmal_kind_name(layers[0].mixer));
-    return GMA_OK;
-}
-
 /* A mixer says itself what it cannot be. */
 static gma_status ask_mixers(const gma_lm_config *c, gmal_part part, const gmal_layer *layers) {
     for (int64_t i = 0; i < gmal_part_count(c, part); i++) {
@@ -296,11 +263,6 @@ gma_status gmal_layers_resolve(gma_lm_config *c) {
     for (int part = 0; part < GMAL_PARTS && s == GMA_OK; at += gmal_part_count(c, (gmal_part)part++))
         if (*pattern_of(c, (gmal_part)part))
             s = write_pattern(c, (gmal_part)part, at);
-    at = layers;
-    for (int part = 0; part < GMAL_PARTS && s == GMA_OK; at += gmal_part_count(c, (gmal_part)part++))
-        gmal_layers_get(c, (gmal_part)part, at);
-    if (s == GMA_OK)
-        s = check_shared(c, layers, all_layers(c));
     for (int part = 0; part < GMAL_PARTS && s == GMA_OK; part++) {
         gmal_layers_get(c, (gmal_part)part, layers);
         s = ask_mixers(c, (gmal_part)part, layers);
@@ -383,6 +345,46 @@ int gmal_config_looks_ahead(const gma_lm_config *c) {
         if (kind != GMA_MIXER_MAMBA && gmal_config_has(c, kind))
             return c->causal == 0;
     return 0;
+}
+
+gma_status gmal_layers_check_shared(const gma_lm_config *c) {
+    int queries = 0, sums = 0, mixture = 0, scale = 0, turned = 0;
+    gma_lm_config usual;
+    const gma_status s = gma_lm_config_init(&usual);
+    if (s != GMA_OK)
+        return s;
+    const int64_t count = all_layers(c);
+    gmal_layer *layers = malloc((size_t)count * sizeof *layers), *at = layers;
+    if (!layers)
+        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a configuration");
+    for (int part = 0; part < GMAL_PARTS; at += gmal_part_count(c, (gmal_part)part++))
+        gmal_layers_get(c, (gmal_part)part, at);
+    const int64_t first = layers[0].mixer;
+    for (int64_t i = 0; i < count; i++) {
+        const int32_t kind = (int32_t)layers[i].mixer;
+        queries |= gmal_mixer_has(kind, GMA_Q);
+        sums |= gmal_mixer_has(kind, GMA_STATE_Z);
+        mixture |= gmal_mixer_has(kind, GMA_MU);
+        scale |= layers[i].logit_scale > 0;
+        turned |= layers[i].rotary > 0;
+    }
+    free(layers);
+    const struct {
+        const char *name;
+        int unusual, honoured;
+    } rows[] = {
+        {"kv_heads", c->kv_heads != c->heads, queries},
+        {"eps", c->eps < usual.eps || c->eps > usual.eps, sums},
+        {"eps_sigma", c->eps_sigma < usual.eps_sigma || c->eps_sigma > usual.eps_sigma, mixture},
+        {"logit_scale_init",
+         c->logit_scale_init < usual.logit_scale_init || c->logit_scale_init > usual.logit_scale_init, scale},
+        {"rotary_base", c->rotary_base < usual.rotary_base || c->rotary_base > usual.rotary_base, turned},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].unusual && !rows[i].honoured)
+            FAIL("%s: no layer can honour it as configured; the first mixes with %s", rows[i].name,
+                 gmal_kind_name(first));
+    return GMA_OK;
 }
 
 gma_status gma_lm_config_layer(const gma_lm_config *config, int64_t i, char *text, size_t size) {

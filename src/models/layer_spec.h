@@ -76,6 +76,10 @@ void gmal_layer_print(const gmal_layer *layer, char *text, size_t size);
  * the pattern in its shortest form, and asks every mixer whether it can be what is wanted of it. */
 gma_status gmal_layers_resolve(gma_lm_config *c);
 
+/* What all layers share and has a usual value (kv_heads, eps, eps_sigma, logit_scale_init, rotary_base): another value that
+ * no layer of this resolved configuration can honour is an error. Asked of who wishes for a model, not of one on disk. */
+gma_status gmal_layers_check_shared(const gma_lm_config *c);
+
 /* How many layers a part of a resolved configuration has, and every one of them, nothing left open. */
 int64_t gmal_part_count(const gma_lm_config *c, gmal_part part);
 void gmal_layers_get(const gma_lm_config *c, gmal_part part, gmal_layer *layers);

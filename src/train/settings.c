@@ -7,6 +7,7 @@
 
 #include "data/pairs.h"
 #include "data/token_file.h"
+#include "models/layer_spec.h"
 #include "models/model.h"
 #include "train/mixture.h"
 
@@ -370,6 +371,7 @@ gma_status gma_settings_resolve(gma_settings *s) {
         c.components = -1;
         status = gma_lm_config_resolve(&c);
     }
+    if (status == GMA_OK) status = gmal_layers_check_shared(&c);
     if (status != GMA_OK) return status;
     s->model = c;
     status = gmal_mixture_check(s);

@@ -290,7 +290,7 @@ static void test_configurations(void **state) {
     static const struct {
         const char *layers, *encoder, *cross, *says;
     } bad[] = {
-        {"2xmamba", "softmax", "", "cross-attention of layer 1 (mamba): this mixer has no queries"},
+        {"2xmamba", "softmax", "", "cross-attention of layer 0 (mamba): this mixer has no queries"},
         {"gma", "mamba", "", "encoder layer 1 (mamba): this mixer runs in one direction only"},
         {"linformer", "gma", "", "layer 1 (linformer): "},
         {"gma,linear", "2xgma", "gma,gma,gma", "cross_mixer names 3 mixers for a decoder of 2 layers"},

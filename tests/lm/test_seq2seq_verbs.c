@@ -72,7 +72,7 @@ static void test_wrong_use(void **state) {
     TRAIN("--mixer", "mamba");
     expect_refusal(2, "encoder layer 1 (mamba): this mixer runs in one direction only", "x");
     TRAIN("--mixer", "mamba", "--encoder-layers", "gma");
-    expect_refusal(2, "cross-attention of layer 1 (mamba): this mixer has no queries", "x");
+    expect_refusal(2, "cross-attention of layer 0 (mamba): this mixer has no queries", "x");
     TRAIN("--mixer", "linformer");
     expect_refusal(2, "layer 1 (linformer): ", "x");
     TRAIN("--mixer", "softmax", "--encoder-layers", "softmax:window=3");
