@@ -44,8 +44,8 @@ static void test_it_resumes(void **state) {
         "--cross-mixer", "gma,performer", "--components", "6", "--dropout", "0.1", "--redraw-every", "3", "--accumulate", \
         "2", "--batch", "4", "--steps", "12", "--eval-every", "5"
     assert_int_equal(CLI("train", SETTINGS, "--out", "straight"), 0);
-    assert_non_null(strstr(cli.out, "1..1              encoder softmax:output_gate=1:conv=0:rotary=0"));
-    assert_non_null(strstr(cli.out, "2..2              cross performer:components=6:output_gate=1"));
+    assert_non_null(strstr(cli.out, "0..0              encoder softmax:output_gate=1:conv=0:rotary=0"));
+    assert_non_null(strstr(cli.out, "1..1              cross performer:components=6:output_gate=1"));
     assert_int_equal(CLI("train", SETTINGS, "--out", "halves", "--stop-at", "6"), 0);
     assert_int_equal(CLI("train", "--out", "halves", "--resume", "--threads", "2"), 0);
     assert_same_run("straight", "halves", 12);
@@ -70,7 +70,7 @@ static void test_wrong_use(void **state) {
     CLI("train", PAIRS, "--data", "text", "--out", "x");
     expect_refusal(2, "\"text\" is none of the pairs that task seq2seq generates: copy, reverse, sort", "x");
     TRAIN("--mixer", "mamba");
-    expect_refusal(2, "encoder layer 1 (mamba): this mixer runs in one direction only", "x");
+    expect_refusal(2, "encoder layer 0 (mamba): this mixer runs in one direction only", "x");
     TRAIN("--mixer", "mamba", "--encoder-layers", "gma");
     expect_refusal(2, "cross-attention of layer 0 (mamba): this mixer has no queries", "x");
     TRAIN("--mixer", "linformer");

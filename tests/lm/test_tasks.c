@@ -168,7 +168,7 @@ static void test_refusals(void **state) {
     CLASSIFY("--data", "text", "--out", "x");
     expect_refusal(2, "text: task classify needs a token file of sequences with classes", "x");
     CLASSIFY("--data", "nowhere", "--out", "x");
-    expect_refusal(2, "nowhere: cannot be opened", "x");
+    expect_refusal(1, "nowhere: cannot be opened", "x");
     TRAIN("--data", "train.tokens", "--out", "x");
     expect_refusal(2, "train.tokens: holds sequences with classes; task classify is for them", "x");
     TRAIN("--data", "text", "--pooling", "cls", "--out", "x");
