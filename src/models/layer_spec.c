@@ -72,6 +72,8 @@ static gma_status said(const gma_lm_config *c, gmal_part part, gmal_layer *layer
     const int64_t count = gmal_part_count(c, part);
     const gmal_role role = role_of(c, part);
     int64_t n;
+    if (!count)
+        return GMA_OK;
     if (*pattern) {
         const gma_status s = gmal_pattern_parse(pattern, parts[part].field, role, layers, &n);
         for (int64_t i = n; s == GMA_OK && i < count; i++) /* one cross-attention for all */
@@ -279,8 +281,7 @@ void gmal_layers_get(const gma_lm_config *c, gmal_part part, gmal_layer *layers)
         .rotary = c->positions == GMA_LM_POSITIONS_ROTARY,
     };
     const int64_t count = gmal_part_count(c, part);
-    if (count)
-        said(c, part, layers);
+    said(c, part, layers);
     for (int64_t i = 0; i < count; i++) {
         for (int j = 0; j < GMAL_LAYER_OPTION_COUNT; j++) {
             int64_t *x = gmal_layer_value(&layers[i], &gmal_layer_options[j]);

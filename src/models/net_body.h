@@ -27,8 +27,10 @@ static gma_status take_shape(net *n, gma_status s) {
     if (s == GMA_OK && n->l->positions >= 0 && n->s.T > c->context)
         s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "a sequence has %lld tokens, but the model has learned positions for %lld",
                      (long long)n->s.T, (long long)c->context);
-    if (s != GMA_OK)
+    if (s != GMA_OK) {
+        n->s.T = 0; /* no shape that a later call could find as it wants it */
         return s;
+    }
     bump count = {NULL, 0};
     place(n, &count);
     if (count.used > n->arena_bytes) {
