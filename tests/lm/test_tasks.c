@@ -51,7 +51,7 @@ static void test_classifier_learns(void **state) {
     static const char *const mixers[] = {"gma", "softmax", "linformer", "mamba"};
     (void)state;
     for (int i = 0; i < 4; i++) {
-        assert_int_equal(CLASSIFY("--mixer", mixers[i], "--pooling", i % 2 && i < 3 ? "cls" : "mean", "--lr", "1e-2", "--steps", "160",
+        assert_int_equal(CLASSIFY("--mixer", mixers[i], "--pooling", i % 2 && i < 3 ? "cls" : "mean", "--lr", "1e-2", "--steps", i == 3 ? "240" : "100",
                                   "--out", "rule"), 0);
         assert_non_null(strstr(cli.out, "accuracy"));
         assert_true((strstr(cli.out, "left to right") != NULL) == (i == 3));
