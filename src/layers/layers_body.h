@@ -311,11 +311,11 @@ void GMAL_T(gmal_pool_forward)(int kind, const gmal_real *x, gmal_real *y, gmal_
     for (int64_t b = 0; b < seqs.count; b++) {
         const int64_t first = seqs.cu ? seqs.cu[b] : b * seqs.steps, end = seqs.cu ? seqs.cu[b + 1] : first + seqs.steps;
         gmal_real *out = y + b * n;
-        for (int64_t i = 0; i < n; i++) out[i] = x[first * n + i];
-        if (kind == GMAL_POOL_FIRST) continue;
-        for (int64_t r = first + 1; r < end; r++)
+        const int64_t count = kind == GMAL_POOL_FIRST && end > first ? 1 : end - first;
+        for (int64_t i = 0; i < n; i++) out[i] = 0;
+        for (int64_t r = first; r < first + count; r++)
             for (int64_t i = 0; i < n; i++) out[i] += x[r * n + i];
-        for (int64_t i = 0; i < n; i++) out[i] /= (gmal_real)(end - first);
+        for (int64_t i = 0; i < n && count; i++) out[i] /= (gmal_real)count;
     }
 }
 

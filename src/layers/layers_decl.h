@@ -50,7 +50,7 @@ void GMAL_T(gmal_embed_forward)(const int32_t *tokens, const gmal_real *table, c
 void GMAL_T(gmal_embed_backward)(const int32_t *tokens, const gmal_real *dx, gmal_real *dtable, gmal_real *dpositions,
                                  gmal_sequences seqs, int64_t n, int threads);
 
-/* y (sequences, n) from x (rows, n); backward overwrites dx. No sequence is empty. */
+/* y (sequences, n) from x (rows, n); backward overwrites dx. An empty sequence gives zeros. */
 void GMAL_T(gmal_pool_forward)(int kind, const gmal_real *x, gmal_real *y, gmal_sequences seqs, int64_t n, int threads);
 void GMAL_T(gmal_pool_backward)(int kind, const gmal_real *dy, gmal_real *dx, gmal_sequences seqs, int64_t n,
                                 int threads);

@@ -119,5 +119,8 @@ gma_status gma_lm_config_resolve(gma_lm_config *c) {
                              3.0 * (double)c->width * (double)c->mlp_width;
     if (per_layer * (double)c->layers + (double)c->vocab * (double)c->width > most_parameters)
         FAIL("the model would have more than 10^12 parameters");
-    return gmal_layers_resolve(c);
+    const gma_status s = gmal_layers_resolve(c);
+    if (s == GMA_OK && c->pooling == GMA_LM_POOLING_CLS && !gmal_config_looks_ahead(c))
+        FAIL("pooling cls: its token stands before the sequence, and no layer lets it see what follows; use mean");
+    return s;
 }

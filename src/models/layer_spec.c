@@ -234,11 +234,16 @@ gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int6
     return GMA_OK;
 }
 
+/* No mixer's name is part of another's, or of an option's. */
 int gmal_config_has(const gma_lm_config *c, int64_t kind) {
-    char name[32];
-    if (!*c->pattern) return c->mixer == kind;
-    snprintf(name, sizeof name, "%s", gmal_kind_name(kind));
-    return strstr(c->pattern, name) != NULL; /* no mixer's name is part of another's, or of an option's */
+    return *c->pattern ? strstr(c->pattern, gmal_kind_name(kind)) != NULL : c->mixer == kind;
+}
+
+int gmal_config_looks_ahead(const gma_lm_config *c) {
+    for (int64_t kind = 1; gma_mixer_kind_name((gma_mixer_kind)kind); kind++)
+        if (kind != GMA_MIXER_MAMBA && gmal_config_has(c, kind))
+            return c->causal == 0;
+    return 0;
 }
 
 gma_status gma_lm_config_layer(const gma_lm_config *config, int64_t i, char *text, size_t size) {

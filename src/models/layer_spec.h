@@ -75,8 +75,9 @@ int gmal_layer_turns(const gmal_layer *layer);
 /* The role of the layers of a resolved configuration. */
 gmal_role gmal_config_role(const gma_lm_config *c);
 
-/* 1 when a layer of a resolved configuration has that mixer. */
+/* 1 when a layer of a resolved configuration has that mixer; when some layer sees what comes after a token. */
 int gmal_config_has(const gma_lm_config *c, int64_t kind);
+int gmal_config_looks_ahead(const gma_lm_config *c);
 
 /* The descriptor of a layer's mixer. segments = -1: not packed. Error: a length that a mixer of fixed length does not have. */
 gma_status gmal_layer_desc(const gma_lm_config *c, const gmal_layer *layer, int64_t batch, int64_t q_len, int64_t k_len,

@@ -16,8 +16,7 @@ gma_status GMAL_T(gmal_net_reshape)(GMAL_T(gmal_net) * net, int64_t batch, int64
 gma_status GMAL_T(gmal_net_pack)(GMAL_T(gmal_net) * net, const int64_t *lengths, int64_t count);
 void GMAL_T(gmal_net_destroy)(GMAL_T(gmal_net) * net);
 
-/* loss_sum = sum over targets >= 0 of -log p. Dropout off. Tokens have been checked. A classifier has one target a sequence,
- * and no sequence may be empty. */
+/* loss_sum = sum over targets >= 0 of -log p. Dropout off. Tokens have been checked. A classifier has one target a sequence. */
 gma_status GMAL_T(gmal_net_loss)(GMAL_T(gmal_net) * net, const gmal_real *params, const int32_t *tokens,
                                  const int32_t *targets, double *loss_sum);
 

@@ -124,7 +124,7 @@ static void test_bytes(void **state) {
 static void test_refusals(void **state) {
     (void)state;
     CLI("data", "mqar", "m.tokens", "--sequences", "5");
-    TRAIN("--data", "m.tokens", "--out", "x");
+    TRAIN("--data", "bytes.tokens", "--val-data", "m.tokens", "--out", "x");
     assert_int_equal(cli.code, 1);
     assert_non_null(strstr(cli.err, "m.tokens: holds sequences with targets, not one text"));
     TRAIN("--data", "bytes.tokens", "--out", "x", "--vocab", "300");
