@@ -32,7 +32,7 @@ gma_optional(UTF8PROC libutf8proc "composing Unicode")
 
 # By plain name for those who link the installed static library: their paths need not be ours.
 set(GMA_LM_LIBRARIES $<BUILD_INTERFACE:PkgConfig::JANSSON> $<INSTALL_INTERFACE:jansson>)
-gma_sources(gma_lm_files layers models train data io report inspect)
+gma_sources(gma_lm_files layers models train data io report inspect theory)
 gma_add_kernels(gma_lm_kernels ${PROJECT_SOURCE_DIR}/src/layers/kernels gma_lm_kernel_objects)
 add_library(gma_lm_objects OBJECT ${gma_lm_files})
 gma_target_defaults(gma_lm_objects)

@@ -69,8 +69,8 @@ found=$(
     # the contract of a mixer (struct gma_mixer and its table) is the engine's too
     may src/engine 'gma|core|simd|kernels|engine' | grep -v ' includes mixers/mixer_impl.h$'
     may src/mixers 'gma|core|simd|kernels|engine|mixers'
-    for folder in layers models train data io report inspect; do
-        may src/$folder 'gma|simd|layers|models|train|data|io|report|inspect'
+    for folder in layers models train data io report inspect theory; do
+        may src/$folder 'gma|simd|layers|models|train|data|io|report|inspect|theory'
     done
     may cli 'gma|cli'
     may examples 'gma'
