@@ -5,7 +5,7 @@
 #                   UndefinedBehaviorSanitizer
 #   make install PREFIX=/usr/local [DESTDIR=]
 #   make deps       install the packages that are missing (Debian and its kin)
-#   make bench      set operator and training beside PyTorch's (a virtual environment of its own); writes docs/performance.md
+#   make bench      set operator, mixers and training beside PyTorch's (a virtual environment of its own); writes docs/performance.md
 #   make test-python the Python package and its tests (a virtual environment of its own; it installs PyTorch)
 #   make wheel      a wheel of the Python package in build-wheel/dist
 #   make experiment NAME=lm DATA=folder [ARGS=...]  one of experiments/*.json; stopped, it goes on from there
@@ -77,8 +77,10 @@ bench:
 	test -x $(VENV)/bin/python || python3 -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet -r bench/requirements.txt
 	GMA_ISA=avx2 $(BENCH)
+	GMA_ISA=avx2 $(BENCH) --mixers
 	GMA_ISA=avx2 $(BENCH_TRAIN)
 	$(BENCH)
+	$(BENCH) --mixers
 	$(BENCH_TRAIN)
 
 # The package as a user gets it, compiled by pip, then its tests. `all`: they compare with the program.

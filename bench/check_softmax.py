@@ -5,7 +5,6 @@
 
 Exits with 77, saying so, where PyTorch is not installed.
 """
-import ctypes as c
 import sys
 
 try:
@@ -16,34 +15,13 @@ except ImportError:
 
 import gma_ctypes as g
 
-SOFTMAX, KEY_MASK, BOOL = 4, 7, 4
 LIMIT = {"o": 2e-5, "q": 1e-4, "k": 1e-4, "v": 1e-4}
 
 
 def run(library, x, grad_o, causal=0, scale=0.0, window=0, key_mask=None):
     """o and the gradients of q, k, v."""
-    lib, d = library.lib, g.Desc()
-    library.check(lib.gma_mixer_desc_init(c.byref(d), SOFTMAX))
-    d.causal, d.scale, d.window = causal, scale, window
-    d.batch, d.heads, d.q_len, d.routing_dim = x["q"].shape
-    d.kv_heads, d.k_len, d.value_dim = x["v"].shape[1:]
-    mixer, size = c.c_void_p(), g.Size(struct_size=c.sizeof(g.Size))
-    library.check(lib.gma_mixer_create(c.byref(d), c.byref(mixer)))
-    library.check(lib.gma_mixer_sizes(mixer, 2, c.byref(size)))
-    scratch_bytes = max(size.forward_scratch, size.backward_scratch)
-    scratch = torch.zeros(scratch_bytes + 64, dtype=torch.uint8)
-    saved = torch.zeros(size.saved + 64, dtype=torch.uint8)
-    execution = g.Exec(c.sizeof(g.Exec), 2, 0, g._aligned(scratch), scratch_bytes, g._aligned(saved), size.saved)
-    o, grads = torch.empty_like(grad_o), {n: torch.empty_like(t) for n, t in x.items()}
-    named = [(g.SLOTS[n], t) for n, t in x.items()] + [(g.SLOTS["o"], o)]
-    back = named + [(g.SLOTS["o"] | g.GRAD, grad_o)] + [(g.SLOTS[n] | g.GRAD, t) for n, t in grads.items()]
-    for call, tensors in ((lib.gma_mixer_forward, named), (lib.gma_mixer_backward, back)):
-        rows = [g._arg(slot, t) for slot, t in tensors]
-        if key_mask is not None:
-            rows.append(g.Arg(KEY_MASK, g.Tensor(key_mask.data_ptr(), BOOL, 2, (c.c_int64 * 4)(*key_mask.shape, 1, 1),
-                                                 (c.c_int64 * 4)(*key_mask.stride(), 1, 1))))
-        library.check(call(mixer, (g.Arg * len(rows))(*rows), len(rows), c.byref(execution)))
-    lib.gma_mixer_destroy(mixer)
+    mixer = g.Mixer(library, "softmax", x, 2, causal=causal, scale=scale, window=window)
+    o, grads = mixer.forward_backward({**x, **({} if key_mask is None else {"key_mask": key_mask})}, grad_o)
     return {"o": o, **grads}
 
 

@@ -3,6 +3,7 @@
 one product and chunks, and the Linear Transformer; forward, and forward with backward; time and memory.
 
     bench/compare_torch.py [--library build/lib/libgma.so] [--lengths 256,512,..] [--document docs/performance.md]
+    bench/compare_torch.py --mixers       the other mixers beside their peers instead: see compare_mixers.py
 
 GMA_ISA in the environment holds libgma to a tier; with GMA_ISA=avx2 PyTorch, its MKL and its oneDNN are held to AVX2 too.
 Both sides share one OpenMP runtime (the system's is loaded first), so that no idle thread of one disturbs the other.
@@ -70,7 +71,7 @@ def torch_call(function, names, x, grad_o, causal, which):
 
 
 def contenders(library, x, grad_o, causal, which, threads, length, only=()):
-    attention = {n: gma_ctypes.Attention(library, x["q"], x["mu"], causal, threads, kept=n == "kept") for n in OURS}
+    attention = {n: gma_ctypes.Mixer(library, "gma", x, threads, n == "kept", causal=causal, components=COMPONENTS) for n in OURS}
 
     def ours(a):
         return (a.forward(x), {}) if which == "fwd" else a.forward_backward(x, grad_o)
@@ -267,6 +268,8 @@ def main():
     p.add_argument("--budget", type=float, default=4.0, help="seconds for all contenders of one line of the table")
     p.add_argument("--rounds", type=int, default=200)
     p.add_argument("--only", default="", type=lambda s: s.split(",") if s else [])
+    p.add_argument("--mixers", action="store_true", help="the other mixers beside their peers in Python")
+    p.add_argument("--longest", type=int, default=1 << 20, help="with --mixers: leave longer sequences out")
     p.add_argument("--document", help="Markdown file that gets the result (its block of this tier is replaced)")
     p.add_argument("--raw", action="store_true", help="only print the samples as JSON")
     options = p.parse_args()
@@ -275,6 +278,10 @@ def main():
     log = lambda text: print(text, file=sys.stderr, flush=True)
     torch.set_num_threads(options.threads)
     library = gma_ctypes.Library(options.library)
+    if options.mixers:
+        import compare_mixers
+        compare_mixers.run(library, options, log)
+        return
     check(library, options.threads, options.only, log)
     result = {"facts": facts(library, options), "rows": measure(library, options, log)}
     if options.raw:

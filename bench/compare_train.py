@@ -35,13 +35,13 @@ class Times(c.Structure):
 
 
 class Ours:
-    def __init__(self, library, options, vocab, length, batch, layers, lr=2e-3):
+    """A model of libgma_lm in training: a preset and the settings over it."""
+
+    def __init__(self, library, values, preset="paper"):
         self.library, lib = library, library.lib
         lib.gma_train_bench_model.restype = c.c_void_p
         settings = c.c_void_p()
-        library.check(lib.gma_settings_create(b"paper", c.byref(settings)))
-        values = {"tokens": "u16", "vocab": vocab, "context": length, "batch": batch, "layers": layers, "width": options.width,
-                  "heads": options.heads, "components": options.components, "threads": options.threads, "lr": lr}
+        library.check(lib.gma_settings_create(preset.encode(), c.byref(settings)))
         for name, value in values.items():
             library.check(lib.gma_settings_set(settings, name.encode(), str(value).encode()))
         self.settings = {}
@@ -57,8 +57,15 @@ class Ours:
     def __del__(self):
         self.library.lib.gma_train_bench_destroy(self.bench)
 
+    def model(self):
+        return c.c_void_p(self.library.lib.gma_train_bench_model(self.bench))
+
+    def logits(self, tokens, out, threads):
+        self.library.check(self.library.lib.gma_lm_logits(self.model(), c.c_void_p(tokens.data_ptr()), c.c_int64(tokens.shape[0]),
+                                                          c.c_int64(tokens.shape[1]), threads, c.c_void_p(out.data_ptr())))
+
     def parameters(self):
-        lib, model, out = self.library.lib, c.c_void_p(self.library.lib.gma_train_bench_model(self.bench)), {}
+        lib, model, out = self.library.lib, self.model(), {}
         for i in range(lib.gma_lm_tensor_count(model)):
             name, tensor = c.c_char_p(), gma_ctypes.Tensor()
             self.library.check(lib.gma_lm_tensor(model, i, c.byref(name), c.byref(tensor)))
@@ -76,6 +83,11 @@ class Ours:
         return self.times.loss
 
 
+def settings_of(options, vocab, length, batch, layers, lr=2e-3):
+    return {"tokens": "u16", "vocab": vocab, "context": length, "batch": batch, "layers": layers, "width": options.width,
+            "heads": options.heads, "components": options.components, "threads": options.threads, "lr": lr}
+
+
 def make_tokens(vocab, batch, length):
     g = torch.Generator().manual_seed(length)
     both = torch.randint(0, vocab, (2, batch, length), generator=g)
@@ -86,7 +98,7 @@ def check(library, options, log):
     """The same parameters, the same tokens, three steps. The first updates of Adam are +-lr whatever the size of a gradient,
     so that rounding decides about those near 0: the rate is kept small."""
     vocab, length, batch, layers = 100, 128, 2, 2
-    ours = Ours(library, options, vocab, length, batch, layers, lr=1e-4)
+    ours = Ours(library, settings_of(options, vocab, length, batch, layers, lr=1e-4))
     model = train_peers.Model(vocab, length, layers, options.width, options.heads, options.components, "gma")
     unused = model.load(ours.parameters())
     if unused:
@@ -103,7 +115,7 @@ def check(library, options, log):
 def contenders(library, options, vocab, length):
     batch = max(1, options.tokens // length)
     both, small = make_tokens(vocab, batch, length)
-    ours = Ours(library, options, vocab, length, batch, options.layers)
+    ours = Ours(library, settings_of(options, vocab, length, batch, options.layers))
     calls = {"gma": lambda: ours.step(small[0], small[1])}
     for name in ("sdpa", "compiled"):
         if name == "compiled" and not options.compile:
@@ -181,8 +193,8 @@ def markdown(result):
     return "\n".join(lines + ["", "A star: during half of the steps or more other programs took more than about 5 % of the CPUs.", ""])
 
 
-def write(result, document):
-    begin, end = (f"<!-- {w} train {result['facts']['tier']}{t} -->" for w, t in
+def write(result, document, what="train", markdown=markdown):
+    begin, end = (f"<!-- {w} {what} {result['facts']['tier']}{t} -->" for w, t in
                   (("measured", ": written by make bench"), ("end", "")))
     block = f"{begin}\n{markdown(result)}{end}"
     with open(document, encoding="utf-8") as f:

@@ -40,6 +40,7 @@ void bench_case_close(bench_case *c);
 /* What is timed: one forward, one forward that saves and its backward, or one decoding step. */
 gma_status bench_case_run(bench_case *c);
 
+int bench_has_slot(gma_mixer_kind kind, int32_t slot);
 const gma_tensor *bench_case_find(const bench_case *c, int32_t slot);
 size_t bench_case_workspace(const bench_case *c); /* bytes of scratch, what is saved for backward, and the state */
 double bench_useful_flops(const bench_shape *s); /* of one call */

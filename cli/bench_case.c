@@ -85,7 +85,7 @@ static int64_t extent_of(char letter, const bench_shape *s) {
     }
 }
 
-static int has_slot(gma_mixer_kind kind, int32_t slot) {
+int bench_has_slot(gma_mixer_kind kind, int32_t slot) {
     int count = 0;
     const gma_slot_info *info = gma_mixer_slots(kind, &count);
     for (int i = 0; i < count; i++) {
@@ -294,7 +294,7 @@ gma_status bench_case_open(bench_case *c, const bench_shape *shape) {
     if (d.components == 0) {
         c->shape.components = shape->dim;
     }
-    if (has_slot(shape->kind, GMA_SSM_A)) {
+    if (bench_has_slot(shape->kind, GMA_SSM_A)) {
         d.components = c->shape.components = MAMBA_STATES;
         d.kv_heads = d.heads; /* channels are not grouped */
     }
@@ -372,10 +372,10 @@ static double projection_flops(const bench_shape *s) {
  * performer: one product where GMA has two (2KR), in backward that and dx; linear: K = R and no product.
  * What a chunk needs within itself, exp, and packing are not counted: they are how, not what. */
 double bench_useful_flops(const bench_shape *s) {
-    if (has_slot(s->kind, GMA_SSM_A)) {
+    if (bench_has_slot(s->kind, GMA_SSM_A)) {
         return scan_flops(s);
     }
-    if (has_slot(s->kind, GMA_PROJ_K)) {
+    if (bench_has_slot(s->kind, GMA_PROJ_K)) {
         return projection_flops(s);
     }
     if (s->kind == GMA_MIXER_SOFTMAX) {
@@ -383,7 +383,7 @@ double bench_useful_flops(const bench_shape *s) {
         const double pairs = s->pass == BENCH_DECODE ? n : s->causal ? n * (n + 1) / 2 : n * n;
         return (double)s->batch * (double)s->heads * pairs * (s->pass == BENCH_FORWARD_BACKWARD ? 14 * r : 4 * r);
     }
-    const int mixture = has_slot(s->kind, GMA_MU), products = has_slot(s->kind, GMA_FEATURES);
+    const int mixture = bench_has_slot(s->kind, GMA_MU), products = bench_has_slot(s->kind, GMA_FEATURES);
     const double features = (double)(counts_components(s->kind) ? s->components : s->dim);
     const double kd = features * (double)s->dim, kr = kd;
     const double phi = mixture ? 4 * kr : products ? 2 * kr : 0, phi_backward = mixture ? 12 * kr : 2 * phi;

@@ -146,7 +146,10 @@ static gma_status measure(const bench_options *o, const bench_shape *shape, benc
     if (status == GMA_OK) {
         status = gma_mixer_get_desc(c.mixer, &used);
     }
-    if (status == GMA_OK) {
+    if (status == GMA_OK) { /* what the mixer made of the options: one without components has none, .. */
+        row->causal = used.causal;
+        row->kv_heads = used.kv_heads;
+        row->components = used.components;
         row->isa = gma_isa_name((gma_isa)used.isa);
         row->gflops = 1e-6 * bench_useful_flops(shape) / row->warm.median;
         row->workspace_bytes = (int64_t)bench_case_workspace(&c);
@@ -168,7 +171,6 @@ static void describe(const bench_options *o, const bench_shape *s, int threads, 
     row->pass = pass_names[s->pass];
     row->dtype = s->bf16 ? "bf16" : "f32";
     row->version = gma_version();
-    row->causal = s->causal || s->pass == BENCH_DECODE;
     row->decay = s->decay;
     row->scale = s->scale;
     row->threads = threads;
@@ -177,10 +179,8 @@ static void describe(const bench_options *o, const bench_shape *s, int threads, 
     row->scrub_bytes = o->scrub_mib << 20;
     row->batch = s->batch;
     row->heads = s->heads;
-    row->kv_heads = s->kv_heads;
     row->length = s->length;
     row->dim = s->dim;
-    row->components = s->components;
 }
 
 /* The peak is measured before, between and after the lengths, and the best of them counts: another program that takes
@@ -226,6 +226,14 @@ static gma_status run(const bench_options *o, bench_shape *shape, const int64_t 
     return status;
 }
 
+/* Options without meaning for the mixer are accepted, and then neither used nor told. */
+static void forget_options(bench_options *o, const bench_shape *shape) {
+    const gma_mixer_kind kind = shape->kind;
+    o->decay = o->decay && bench_has_slot(kind, GMA_LOG_DECAY);
+    o->scale = o->scale && bench_has_slot(kind, GMA_LOGIT_SCALE);
+    o->kv_heads = bench_has_slot(kind, GMA_K) && !shape->store_scores ? o->kv_heads : 0; /* mha: no grouped heads */
+}
+
 static int check_options(const gma_cli_spec *spec, const bench_options *o) {
     if (o->heads % (o->kv_heads > 0 ? o->kv_heads : o->heads) != 0) {
         return gma_cli_misuse(spec, "--kv-heads must divide --heads");
@@ -261,7 +269,7 @@ int gma_bench_op(int argc, char **argv) {
         {.name = "dim", .type = GMA_CLI_INT, .hint = "N", .def = "64", .min = 1, .max = 65536, .value = &o.dim,
          .help = "width of a head, of routing and of values"},
         {.name = "components", .type = GMA_CLI_INT, .hint = "N", .def = "128", .min = 1, .max = 65536,
-         .value = &o.components, .help = "Gaussians a head"},
+         .value = &o.components, .help = "Gaussians a head; performer: features; linformer: rows"},
         GMA_CLI_GROUP("How"),
         GMA_CLI_OPTION_ISA(&o.isa),
         GMA_CLI_OPTION_THREADS(&o.threads),
@@ -290,7 +298,8 @@ int gma_bench_op(int argc, char **argv) {
             "tier (SSE4.1 for scalar). workspace_bytes: scratch, what is saved for backward, and the state of decode.\n"
             "peak_rss_bytes: of the process, caches still warm. decode: ms a token of each sequence, starting at the\n"
             "position; floor_ms: reading the parameters and the stored state once, and writing what changes of it; softmax:\n"
-            "reading the keys and values so far once (the window is the position: every step sees as many).",
+            "reading the keys and values so far once (the window is the position: every step sees as many). An option that\n"
+            "a mixer has no use for is accepted and not recorded: JSON then has null for components, false for decay.",
     };
     const char *operands[1];
     int count;
@@ -310,6 +319,7 @@ int gma_bench_op(int argc, char **argv) {
                               BENCH_MAX_LENGTHS, o.lengths);
     }
     if (code < 0) {
+        forget_options(&o, &shape);
         code = check_options(&spec, &o);
     }
     if (code < 0) {

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-typedef enum field_when { ALWAYS, WHEN_COLD, WHEN_DECODE, WHEN_COLD_DECODE } field_when;
+typedef enum field_when { ALWAYS, WHEN_COLD, WHEN_DECODE, WHEN_COLD_DECODE, WHEN_COMPONENTS } field_when;
 
 #define AT(member) offsetof(bench_row, member)
 
@@ -17,7 +17,7 @@ static const bench_field fields[] = {
     {"kv_heads", BENCH_WHOLE, AT(kv_heads), ALWAYS},
     {"length", BENCH_WHOLE, AT(length), ALWAYS},
     {"dim", BENCH_WHOLE, AT(dim), ALWAYS},
-    {"components", BENCH_WHOLE, AT(components), ALWAYS},
+    {"components", BENCH_WHOLE, AT(components), WHEN_COMPONENTS},
     {"dtype", BENCH_TEXT, AT(dtype), ALWAYS},
     {"decay", BENCH_FLAG, AT(decay), ALWAYS},
     {"scale", BENCH_FLAG, AT(scale), ALWAYS},
@@ -47,6 +47,9 @@ static const bench_field fields[] = {
 
 static int is_there(int when, const void *at) {
     const bench_row *row = at;
+    if (when == WHEN_COMPONENTS) {
+        return row->components > 0;
+    }
     return (when == WHEN_DECODE || row->cold) && (when == WHEN_COLD || row->state_bytes > 0);
 }
 
@@ -63,10 +66,13 @@ static void print_size(FILE *out, int64_t bytes) {
 void bench_print_table(FILE *out, const bench_row *rows, int count) {
     const bench_row *r = &rows[0];
     const int decode = r->state_bytes > 0;
-    fprintf(out, "%s %s%s%s%s, %s, batch %" PRId64 ", %" PRId64 " heads (%" PRId64 " for keys), width %" PRId64 ", %" PRId64
-                 " components\ntier %s, %" PRId64 " threads, version %s\n",
+    char components[48] = "";
+    if (r->components > 0) {
+        snprintf(components, sizeof components, ", %" PRId64 " components", r->components);
+    }
+    fprintf(out, "%s %s%s%s%s, %s, batch %" PRId64 ", %" PRId64 " heads (%" PRId64 " for keys), width %" PRId64 "%s\ntier %s, %" PRId64 " threads, version %s\n",
             r->mixer, r->pass, r->causal ? " causal" : "", r->decay ? " decay" : "", r->scale ? " scale" : "", r->dtype,
-            r->batch, r->heads, r->kv_heads, r->dim, r->components, r->isa, r->threads, r->version);
+            r->batch, r->heads, r->kv_heads, r->dim, components, r->isa, r->threads, r->version);
     fprintf(out, "product of two f32 matrices of %" PRId64 " rows by %s (%s): %.1f GFLOP/s\n", r->peak.size, r->peak.by,
             r->peak.isa, r->peak.gflops);
     fprintf(out, "median of %" PRId64 " calls%s; warm: the same buffers again", r->repeat,

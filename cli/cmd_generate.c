@@ -113,7 +113,13 @@ int gma_cmd_generate(int argc, char **argv) {
     if (status == GMA_OK) {
         status = gma_lm_stream_create(lm, (int)threads, &stream);
     }
-    if (status == GMA_OK && echo && !json) {
+    gma_lm_config c = {0};
+    if (status == GMA_OK) {
+        status = gma_lm_get_config(lm, &c);
+    }
+    /* gma_generate refuses a model of ids; then nothing is to be seen of the prompt. */
+    const int reads_text = c.tokenizer == GMA_LM_TOKENIZER_BYTES || (lm != NULL && gma_lm_tokenizer_of(lm) != NULL);
+    if (status == GMA_OK && echo && !json && reads_text) {
         fputs(prompt, stdout);
         fflush(stdout); /* a full disk shows before anything is drawn */
     }

@@ -145,6 +145,11 @@ static gma_status run(const op_options *o, gma_mixer_kind kind, gma_isa isa, con
     if (status == GMA_OK) {
         f->desc.isa = isa;
         status = gma_mixer_create(&f->desc, &mixer);
+        if (status != GMA_OK) { /* what it finds wrong stands in the file */
+            char why[512];
+            snprintf(why, sizeof why, "%s", gma_last_error());
+            gma_fail(status, "%s: %s", in, why);
+        }
     }
     if (status == GMA_OK) {
         status = op_make_outputs(f);

@@ -36,10 +36,48 @@ static void catch_signals(void) {
 typedef struct view {
     int terminal;
     int64_t log_every;
+    const gma_settings *settings;
     const char *unit; /* what a loss is of: "byte", "token", "sequence" */
     const char *token; /* "byte" or "token" */
     const char *out;
 } view;
+
+/* What every layer came to be, layers that are alike in one line. */
+static void print_layers(const gma_settings *s) {
+    char text[2][256];
+    int64_t first = 0, i = 0;
+    int at = 0;
+    for (; gma_settings_layer(s, i, text[at], sizeof text[at]) == GMA_OK; i++) {
+        if (i == 0) {
+            printf("Layers\n");
+        } else if (strcmp(text[0], text[1]) != 0) {
+            printf("  %lld..%-14lld %s\n", (long long)first, (long long)i - 1, text[1 - at]);
+            first = i;
+        }
+        at = 1 - at;
+    }
+    if (i > 0) {
+        printf("  %lld..%-14lld %s\n", (long long)first, (long long)i - 1, text[1 - at]);
+    }
+}
+
+static void print_settings(const gma_settings *s) {
+    const char *group = "";
+    char text[4096];
+    for (int i = 0; i < gma_settings_count(); i++) {
+        gma_setting_info info;
+        if (gma_settings_info(i, &info) != GMA_OK || gma_settings_get(s, info.name, text, sizeof text) != GMA_OK) {
+            continue;
+        }
+        if (strcmp(group, info.group) != 0) {
+            group = info.group;
+            printf("%s\n", group);
+        }
+        printf("  %-18s %s\n", info.name, text[0] != '\0' ? text : "-");
+    }
+    print_layers(s);
+    fflush(stdout);
+}
 
 static void print_time(char *text, size_t size, double seconds) {
     const long s = seconds > 0 && seconds < 1e9 ? (long)(seconds + 0.5) : 0;
@@ -75,7 +113,8 @@ static int observe(void *context, const gma_train_progress *p) {
     const view *v = context;
     const char *clear = v->terminal ? "\r\033[K" : "";
     switch (p->event) {
-    case GMA_TRAIN_START:
+    case GMA_TRAIN_START: /* the data is there and right: what follows is meant */
+        print_settings(v->settings);
         printf("%lld parameters, %lld training and %lld validation %ss\n", (long long)p->parameters,
                (long long)p->train_tokens, (long long)p->val_tokens, v->token);
         if (p->first_step > 0) {
@@ -106,43 +145,6 @@ static int observe(void *context, const gma_train_progress *p) {
     return caught != 0;
 }
 
-/* What every layer came to be, layers that are alike in one line. */
-static void print_layers(const gma_settings *s) {
-    char text[2][256];
-    int64_t first = 0, i = 0;
-    int at = 0;
-    for (; gma_settings_layer(s, i, text[at], sizeof text[at]) == GMA_OK; i++) {
-        if (i == 0) {
-            printf("Layers\n");
-        } else if (strcmp(text[0], text[1]) != 0) {
-            printf("  %lld..%-14lld %s\n", (long long)first + 1, (long long)i, text[1 - at]);
-            first = i;
-        }
-        at = 1 - at;
-    }
-    if (i > 0) {
-        printf("  %lld..%-14lld %s\n", (long long)first + 1, (long long)i, text[1 - at]);
-    }
-}
-
-static void print_settings(const gma_settings *s) {
-    const char *group = "";
-    char text[4096];
-    for (int i = 0; i < gma_settings_count(); i++) {
-        gma_setting_info info;
-        if (gma_settings_info(i, &info) != GMA_OK || gma_settings_get(s, info.name, text, sizeof text) != GMA_OK) {
-            continue;
-        }
-        if (strcmp(group, info.group) != 0) {
-            group = info.group;
-            printf("%s\n", group);
-        }
-        printf("  %-18s %s\n", info.name, text[0] != '\0' ? text : "-");
-    }
-    print_layers(s);
-    fflush(stdout);
-}
-
 /* ---- The verb ------------------------------------------------------------------------------------------------- */
 
 /* Preset, saved settings of a run to resume, --config, flags: each over the one before. */
@@ -164,6 +166,9 @@ static int gather(const gma_cli_settings *table, const gma_cli_spec *spec, const
     gma_settings_get(*settings, "out", out, sizeof out);
     if (resume[0] == '1' && out[0] != '\0') {
         snprintf(saved, sizeof saved, "%s/config.json", out);
+        if (access(saved, F_OK) == 0 && gma_cli_settings_given(table, "preset")) {
+            return gma_cli_misuse(spec, "--preset: the run to resume has its settings, and they are kept");
+        }
         if (access(saved, F_OK) == 0) {
             if (gma_settings_read(*settings, saved) != GMA_OK ||
                 (config != NULL && gma_settings_read(*settings, config) != GMA_OK)) {
@@ -247,7 +252,7 @@ int gma_cmd_train(int argc, char **argv) {
     if (code < 0) {
         code = gather(&table, &spec, preset, config, &settings);
     }
-    char data[8] = "", out[4096] = "", every[32] = "", unit[32] = "";
+    char data[4096] = "", before[32] = "", out[4096] = "", every[32] = "", unit[32] = "";
     if (code < 0) {
         gma_settings_get(settings, "data", data, sizeof data);
         gma_settings_get(settings, "out", out, sizeof out);
@@ -256,8 +261,18 @@ int gma_cmd_train(int argc, char **argv) {
             code = gma_cli_misuse(&spec, "--out DIR is needed");
         } else if (data[0] == '\0') {
             code = gma_cli_misuse(&spec, "--data FILE is needed");
-        } else if (gma_settings_resolve(settings) != GMA_OK) {
-            code = gma_cli_misuse(&spec, "%s", gma_last_error());
+        } else {
+            gma_settings_get(settings, "tokens", before, sizeof before);
+            const gma_status s = gma_settings_resolve(settings);
+            gma_settings_get(settings, "tokens", unit, sizeof unit); /* a token file may have changed it */
+            if (s == GMA_ERR_IO || s == GMA_ERR_FORMAT) { /* of the data, not of the options */
+                code = gma_cli_fail(&spec);
+            } else if (s != GMA_OK) {
+                code = gma_cli_misuse(&spec, "%s", gma_last_error());
+            } else if (gma_cli_settings_given(&table, "tokens") && strcmp(before, unit) != 0) {
+                code = gma_cli_misuse(&spec, "--tokens %s: %s is a token file, which says itself what its tokens are",
+                                      before, data);
+            }
         }
     }
     if (code < 0) {
@@ -267,9 +282,8 @@ int gma_cmd_train(int argc, char **argv) {
         gma_settings_get(settings, "task", task, sizeof task);
         const char *token = strcmp(unit, "bytes") == 0 ? "byte" : "token";
         const int classify = strcmp(task, "classify") == 0;
-        view v = {isatty(STDOUT_FILENO), strtoll(every, NULL, 10), classify ? "sequence" : token, token, out};
+        view v = {isatty(STDOUT_FILENO), strtoll(every, NULL, 10), settings, classify ? "sequence" : token, token, out};
         gma_train_result result = {.struct_size = sizeof result};
-        print_settings(settings);
         catch_signals();
         const gma_status status = gma_train(settings, observe, &v, &result);
         code = finish(&spec, status, &result, &v);

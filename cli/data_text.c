@@ -133,6 +133,9 @@ int gma_data_cli_learn(int argc, char **argv) {
     if (code < 0 && out == NULL) {
         code = gma_cli_misuse(&spec, "--out DIR is needed");
     }
+    if (code < 0 && kind == 1 && options[3].given) {
+        code = gma_cli_misuse(&spec, "--min-count is for words: bpe has no rare ones");
+    }
     if (code < 0 && kind == 1 && vocab == 0) {
         code = gma_cli_misuse(&spec, "--vocab-size N is needed");
     }
@@ -214,6 +217,12 @@ int gma_data_cli_encode(int argc, char **argv) {
     }
     if (vocab != NULL && (options[2].given || options[3].given)) {
         return gma_cli_misuse(&spec, "--vocab-size and --min-count are for learning, --vocab is learned already");
+    }
+    if (vocab == NULL && kind == BYTES && (options[2].given || options[3].given)) {
+        return gma_cli_misuse(&spec, "--vocab-size and --min-count are for learning words or bpe; bytes are 256");
+    }
+    if (vocab == NULL && kind == BPE && options[3].given) {
+        return gma_cli_misuse(&spec, "--min-count is for words: bpe has no rare ones");
     }
     if (vocab == NULL && kind == BPE && size == 0) {
         return gma_cli_misuse(&spec, "bpe needs --vocab DIR, or --vocab-size N to learn one");

@@ -79,7 +79,12 @@ int gma_cli_settings_apply(const gma_cli_settings *s, const gma_cli_spec *spec, 
         }
         const char *value = info.is_flag ? (s->flags[i] ? "1" : "0") : s->values[i];
         if (gma_settings_set(settings, info.name, value) != GMA_OK) {
-            return gma_cli_misuse(spec, "--%s: %s", s->names[i], gma_last_error());
+            const char *why = gma_last_error();
+            const size_t length = strlen(info.name);
+            if (strncmp(why, info.name, length) == 0 && why[length] == ':') { /* the name once is enough */
+                why += length + 1 + strspn(why + length + 1, " ");
+            }
+            return gma_cli_misuse(spec, "--%s: %s", s->names[i], why);
         }
     }
     return -1;

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "data/token_file.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -68,8 +69,13 @@ static gma_status number_of(const gma_token_file *f, const char *key, int base, 
     char *end;
     const gma_status s = text_of(f, key, &text);
     if (s != GMA_OK) return s;
+    /* One spelling a number: that of the writer. */
+    const size_t n = strlen(text);
+    const int plain = base == 16 ? n == 16 && strspn(text, "0123456789abcdef") == n
+                                 : n > 0 && strspn(text, "0123456789") == n && (*text != '0' || n == 1);
+    errno = 0;
     *value = strtoull(text, &end, base);
-    if (*text == 0 || *end || *text == '-' || *value > most)
+    if (!plain || *end || errno || *value > most)
         return gma_fail(GMA_ERR_FORMAT, "%s: \"%s\" in its header is \"%.40s\"", f->path, key, text);
     return GMA_OK;
 }
@@ -97,6 +103,9 @@ static gma_status read_metadata(gma_token_file *f) {
         s = number_of(f, keys[k], 10, k < 2 ? INT32_MAX : INT64_MAX, &x);
         if (s == GMA_OK) *values[k] = (int64_t)x;
     }
+    if (s == GMA_OK && i->layout == GMA_TOKEN_STREAM && i->classes)
+        s = gma_fail(GMA_ERR_FORMAT, "%s: \"classes\" in its header is %lld, and a stream has none", f->path,
+                     (long long)i->classes);
     if (s == GMA_OK) s = number_of(f, "tokenizer_hash", 16, UINT64_MAX, &i->tokenizer_hash);
     if (s == GMA_OK) s = number_of(f, "checksum", 16, UINT64_MAX, &i->checksum);
     return s == GMA_OK ? text_of(f, "source", &i->source) : s;

@@ -445,34 +445,42 @@ static void export_gradient(const gmai_call *c, const gmai_sequence *s, int64_t 
     gmai_state_export(c, l->base, s - c->seq, h, &c->a->grad[GMA_STATE_S], &c->a->grad[GMA_STATE_Z]);
 }
 
-/* All sequences of one bin of one head. */
-static void whole_sequences(const gmai_call *c, char *work, int64_t first, int64_t last, int64_t h)
+/* Links count from the sequence's end. */
+static void sequence_links(const gmai_call *c, char *work, const gmai_links *k)
 {
+    const gmai_plan *p = c->plan;
+    const gmai_sequence *s = &c->seq[k->chain / p->h];
+    const int64_t h = k->chain % p->h;
     worker w;
     prepare(c, work, &w);
-    for (int64_t i = first; i < last; i++) {
-        const gmai_sequence *s = &c->seq[i];
-        import_gradient(c, s, h, &w.grad);
-        for (int64_t g = s->groups - 1; g >= 0; g--) {
-            scan(c, &w, s, h, g, 1);
-            gmai_levels_end_group(c, &w.grad);
-        }
-        export_gradient(c, s, h, &w.grad);
+    if (k->carry) {
+        w.grad.base = k->carry;
+        w.grad.base_lo = k->carry_lo;
     }
+    if (k->begin == 0) {
+        gmai_begin_head(c, h);
+        import_gradient(c, s, h, &w.grad);
+    }
+    for (int64_t i = k->begin; i < k->end; i++) {
+        scan(c, &w, s, h, s->groups - 1 - i, 1);
+        gmai_levels_end_group(c, &w.grad);
+    }
+    if (k->end < s->groups) return;
+    export_gradient(c, s, h, &w.grad);
+    gmai_end_head(c, h);
 }
 
+/* All sequences of one bin of one head. */
 static void one_bin(const gmai_call *c, char *work, int64_t unit)
 {
     const gmai_plan *p = c->plan;
-    const int64_t bin = unit / p->h;
+    const int64_t bin = unit / p->h, h = unit % p->h;
     /* The sequences i with i bins / sequences = bin. */
     int64_t first = (bin * p->sequences + p->bins - 1) / p->bins, last = ((bin + 1) * p->sequences + p->bins - 1) / p->bins;
-    whole_sequences(c, work, first, last, unit % p->h);
-}
-
-static void one_sequence(const gmai_call *c, char *work, int64_t unit)
-{
-    whole_sequences(c, work, unit / c->plan->h, unit / c->plan->h + 1, unit % c->plan->h);
+    for (int64_t i = first; i < last; i++) {
+        const gmai_links all = {i * p->h + h, 0, c->seq[i].groups, NULL, NULL};
+        sequence_links(c, work, &all);
+    }
 }
 
 /* ---- three phases ------------------------------------------------------------------------------------ */
@@ -516,7 +524,7 @@ void gmai_engine_backward(const gmai_call *c)
     if (p->groups_wanted <= 1) {
         gmai_parallel(c, p->bins * p->h, one_bin);
     } else if (gmai_serial(c)) {
-        gmai_parallel(c, p->sequences * p->h, one_sequence);
+        gmai_chains(c, sequence_links);
     } else {
         gmai_parallel(c, gmai_group_count(c) * p->h, phase_mids);
         gmai_parallel(c, p->sequences * p->h, phase_prefix);

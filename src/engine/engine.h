@@ -99,7 +99,7 @@ typedef struct gmai_call {
     const gmai_plan *plan;
     const gmai_kernels *kern;
     const gmai_map *map;
-    const char *heads; /* prepared data of the key heads */
+    char *heads; /* prepared data of the key heads */
     size_t head_size; /* from head to head; 0: all share one */
     const gmai_args *a;
     const gmai_sequence *seq;
@@ -111,7 +111,16 @@ typedef struct gmai_call {
     int64_t bins; /* by gmai_plan_bins */
     char *shared, *work; /* scratch: group states; work of the threads */
     size_t work_size;
+    /* Before and after all work on a head, by the thread that is at it, so that a call is one parallel region. NULL: that is
+     * done elsewhere. Only where the call has one sequence and threads share heads out: see gmai_per_head. */
+    void (*begin)(const struct gmai_call *c, int64_t h);
+    void (*end)(const struct gmai_call *c, int64_t h);
+    const void *owner; /* theirs */
+    unsigned flags; /* the caller's floating-point flags, as gmai_kernels.flush_on gives them */
 } gmai_call;
+
+/* 1: a thread has a head to itself from start to end (handed on between threads perhaps), so begin and end may be set. */
+int gmai_per_head(const gmai_call *c);
 
 /* Bytes: shared by all threads, and of one thread. */
 size_t gmai_engine_shared(const gmai_plan *p, int threads);

@@ -167,23 +167,32 @@ static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t 
     }
 }
 
-static void whole_sequence(const gmai_call *c, char *work, int64_t unit)
+static void sequence_links(const gmai_call *c, char *work, const gmai_links *k)
 {
     const gmai_plan *p = c->plan;
-    const gmai_sequence *s = &c->seq[unit / p->h];
-    const int64_t h = unit % p->h;
+    const gmai_sequence *s = &c->seq[k->chain / p->h];
+    const int64_t h = k->chain % p->h;
     worker w;
     gmai_bump b = {work, 0};
     worker_take(p, &b, &w);
-    gmai_state_import(c, &c->a->t[GMA_STATE_S], &c->a->t[GMA_STATE_Z], s - c->seq, h, w.levels.base);
-    memset(w.levels.base_lo, 0, p->state_floats * sizeof(float));
-    for (int64_t g = 0; g < s->groups; g++) {
+    if (k->carry) {
+        w.levels.base = k->carry;
+        w.levels.base_lo = k->carry_lo;
+    }
+    if (k->begin == 0) {
+        gmai_begin_head(c, h);
+        gmai_state_import(c, &c->a->t[GMA_STATE_S], &c->a->t[GMA_STATE_Z], s - c->seq, h, w.levels.base);
+        memset(w.levels.base_lo, 0, p->state_floats * sizeof(float));
+    }
+    for (int64_t g = k->begin; g < k->end; g++) {
         int64_t begin, end;
         gmai_plan_group(s, g, &begin, &end);
         scan(c, &w, s, h, begin, end, 1);
         gmai_levels_end_group(c, &w.levels);
     }
+    if (k->end < s->groups) return;
     gmai_state_export(c, w.levels.base, s - c->seq, h, &c->a->t[GMA_OUT_S], &c->a->t[GMA_OUT_Z]);
+    gmai_end_head(c, h);
 }
 
 /* ---- three phases, where there are more threads than heads ------------------------------------------------ */
@@ -235,7 +244,7 @@ void gmai_engine_forward(const gmai_call *c)
 {
     const int64_t units = c->plan->sequences * c->plan->h;
     if (gmai_serial(c)) {
-        gmai_parallel(c, units, whole_sequence);
+        gmai_chains(c, sequence_links);
         return;
     }
     gmai_parallel(c, gmai_group_count(c) * c->plan->h, phase_mids);

@@ -55,7 +55,10 @@ static gma_status collect(gma_inspection *n, const char *data) {
     gmal_span span = {&tokens, 0, tokens.count};
     if (n->o.max_tokens && n->o.max_tokens + 1 < tokens.count)
         span.end = n->o.max_tokens + 1;
-    if (gmal_span_windows(&span, context) < 1)
+    if (n->o.max_tokens && n->o.max_tokens < context && tokens.count > context)
+        s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "tokens is %lld, and a window takes %lld: more tokens or a shorter context",
+                     (long long)n->o.max_tokens, (long long)context);
+    else if (gmal_span_windows(&span, context) < 1)
         s = gma_fail(GMA_ERR_INVALID_ARGUMENT,
                      "%s: has %lld tokens to look at and needs at least %lld for a context of %lld", data,
                      (long long)span.end, (long long)context + 1, (long long)context);

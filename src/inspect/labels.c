@@ -141,6 +141,7 @@ typedef struct entry {
     char *token;
     size_t size;
     int32_t class;
+    int64_t line;
 } entry;
 
 typedef struct table {
@@ -186,6 +187,12 @@ static int by_token(const void *a, const void *b) {
     return c ? c : (x->size > y->size) - (x->size < y->size);
 }
 
+static int by_token_and_line(const void *a, const void *b) {
+    const entry *x = a, *y = b;
+    const int c = by_token(a, b);
+    return c ? c : (x->line > y->line) - (x->line < y->line);
+}
+
 static gma_status add_line(const char *path, int64_t number, char *text, size_t size, table *t, gmal_labels *labels) {
     char *tab = memchr(text, '\t', size);
     if (!tab || tab + 1 == text + size)
@@ -211,7 +218,7 @@ static gma_status add_line(const char *path, int64_t number, char *text, size_t 
         return class > 10000 ? gma_fail(GMA_ERR_FORMAT, "%s:%lld: more than 10000 classes", path, (long long)number)
                              : no_memory();
     entry *e = &t->entries[t->count];
-    *e = (entry){malloc((size_t)length + 1), (size_t)length, (int32_t) class};
+    *e = (entry){malloc((size_t)length + 1), (size_t)length, (int32_t) class, number};
     if (!e->token)
         return no_memory();
     memcpy(e->token, text, (size_t)length);
@@ -243,15 +250,16 @@ static gma_status read_table(const char *path, table *t, gmal_labels *labels) {
     if (s == GMA_OK && t->count == 0)
         s = gma_fail(GMA_ERR_FORMAT, "%s: has no line \"token<TAB>class\"", path);
     if (s == GMA_OK)
-        qsort(t->entries, t->count, sizeof *t->entries, by_token);
+        qsort(t->entries, t->count, sizeof *t->entries, by_token_and_line);
     for (size_t i = 1; s == GMA_OK && i < t->count; i++)
         if (by_token(&t->entries[i - 1], &t->entries[i]) == 0)
-            s = gma_fail(GMA_ERR_FORMAT, "%s: the token \"%.40s\" is there twice", path, t->entries[i].token);
+            s = gma_fail(GMA_ERR_FORMAT, "%s:%lld: the token \"%.40s\" is there twice, first in line %lld", path,
+                         (long long)t->entries[i].line, t->entries[i].token, (long long)t->entries[i - 1].line);
     return s;
 }
 
 static int32_t look_up(const table *t, const char *text, size_t size) {
-    entry key = {(char *)(uintptr_t)text, size, 0};
+    entry key = {(char *)(uintptr_t)text, size, 0, 0};
     const entry *e = bsearch(&key, t->entries, t->count, sizeof *t->entries, by_token);
     if (e)
         return e->class;

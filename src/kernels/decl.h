@@ -32,6 +32,9 @@ void GMAI_K(accumulate)(float *hi, float *lo, float factor, const float *x, cons
 void GMAI_K(axpy)(float a, const float *x, float *y, size_t n);
 double GMAI_K(prepare_row)(const float *mu, const float *omega, const float *center, float eps_sigma, float scale,
                            int n, int count, float *w, float *mw, float *dsigma);
+int GMAI_K(row_infinite)(const float *x, int n);
+void GMAI_K(row_spread)(const float *x, const float *mean, float weight, int n, float *spread, float *furthest);
+void GMAI_K(interleave)(const float *w, const float *mw, int rp, int r, float *out);
 void GMAI_K(step_logits)(const float *x, int rp, int n, int r, int kp, const float *weights, const float *konst,
                          float *logits);
 void GMAI_K(step_softmax)(float *logits, int n, int kp);

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GMAI_CHUNK = 64, GMAI_PAD = 16 };
+enum { GMAI_CHUNK = 64, GMAI_PAD = 16, GMAI_GROUP = 4 /* components side by side in gmai_mixture.blocked */ };
 
 /* For bodies whose blocking must be a constant to the compiler in every copy. */
 #define GMAI_INLINE static inline __attribute__((always_inline))
@@ -41,6 +41,17 @@ typedef struct gmai_ahead {
     int64_t stride; /* bytes */
     int bytes, rows;
 } gmai_ahead;
+
+/* Part `part` of `parts` of two such lots (NULL: none). Spread out like that, the loads hide behind the arithmetic. */
+static inline void gmai_fetch_ahead(const gmai_ahead *ahead, int part, int parts)
+{
+    for (int l = 0; l < 2 && ahead; l++) {
+        const gmai_ahead *a = &ahead[l];
+        for (int i = part * a->rows / parts; i < (part + 1) * a->rows / parts; i++)
+            for (int j = 0; j < a->bytes; j += 64)
+                __builtin_prefetch((const void *)(a->first + (uintptr_t)((int64_t)i * a->stride) + (uintptr_t)j));
+    }
+}
 
 /* One mixture in the form the kernels want; see src/mixers/gma/mixture.c for how it is made.
  *   t_kr = (x_r - c_r) w_kr - mw_kr,  logit_k = konst_k - sum_r t_kr^2  */
@@ -167,6 +178,12 @@ typedef struct gmai_kernels {
      * (a multiple of 16). Returns the sum of log s over the first `count`, in double. */
     double (*prepare_row)(const float *mu, const float *omega, const float *center, float eps_sigma, float scale, int n,
                           int count, float *w, float *mw, float *dsigma);
+    /* 1 when one of n floats (a multiple of 16) is infinite; NaN is not. */
+    int (*row_infinite)(const float *x, int n);
+    /* With d = |x - mean| / 2: spread += weight d, furthest = max(furthest, d). n floats, a multiple of 16. */
+    void (*row_spread)(const float *x, const float *mean, float weight, int n, float *spread, float *furthest);
+    /* GMAI_GROUP rows of w and of mw -> their part of gmai_mixture.blocked, (r, 2, GMAI_GROUP). */
+    void (*interleave)(const float *w, const float *mw, int rp, int r, float *out);
 
     /* Single tokens, x rows (n, rp) centred -> rows (n, kp): logits(k) = konst_k - sum_r (x_r w_kr - mw_kr)^2, components
      * as lanes. weights: (kp / 16, r, 2, 16), of 16 components at a time w and mw. */

@@ -9,8 +9,7 @@
  * of gamma (R = 96, K = 129, unit inputs: largest error 2.4e-5 of the largest output in one run of sums). */
 enum { SUM_BLOCK = VL == 1 ? 8 : 16 }; /* one lane rounds twice a product */
 
-/* How many components lie side by side in gmai_mixture.blocked. */
-enum { GROUP = 4 };
+enum { GROUP = GMAI_GROUP };
 
 /* logit_k(token) = konst_k - sum_r t^2, t = x_r w_kr - mw_kr, in registers of tokens:
  *
@@ -56,24 +55,13 @@ GMAI_INLINE void logits_block(const gmai_mixture *m, int k, int mk, const float 
     }
 }
 
-/* Part kb of `blocks` of what lies ahead: spread over the blocks, the loads hide behind the arithmetic. */
-static inline void fetch_ahead(const gmai_ahead *a, int kb, int blocks)
-{
-    for (int i = kb * a->rows / blocks; i < (kb + 1) * a->rows / blocks; i++)
-        for (int j = 0; j < a->bytes; j += 64)
-            __builtin_prefetch((const void *)(a->first + (uintptr_t)((int64_t)i * a->stride) + (uintptr_t)j));
-}
-
 void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead)
 {
     const int k4 = (m->k + GROUP - 1) / GROUP * GROUP;
     int v = 0;
     for (; v + GMAI_NV <= nvec; v += GMAI_NV)
         for (int k = 0; k < k4; k += GMAI_MK) {
-            if (ahead && v == 0) {
-                fetch_ahead(&ahead[0], k / GMAI_MK, k4 / GMAI_MK);
-                fetch_ahead(&ahead[1], k / GMAI_MK, k4 / GMAI_MK);
-            }
+            if (v == 0) gmai_fetch_ahead(ahead, k / GMAI_MK, k4 / GMAI_MK);
             logits_block(m, k, GMAI_MK, columns + v * VL, GMAI_NV, logits + v * VL);
         }
     for (; v + 2 <= nvec; v += 2)
@@ -216,49 +204,4 @@ void GMAI_K(mixture_backward)(const gmai_mixture *m, const float *rows, const fl
             v_store(dx + j * rp + r, v_add(v, v));
         }
     }
-}
-
-double GMAI_K(prepare_row)(const float *mu, const float *omega, const float *center, float eps_sigma, float scale,
-                           int n, int count, float *w, float *mw, float *dsigma)
-{
-    /* log of a product instead of many logs: mantissas are multiplied, exponents added. */
-    enum { RUN = 64 };
-    const vf one = v_set1(1.0f), zero = v_set1(0.0f);
-    double log_det = 0.0;
-    for (int begin = 0; begin < n; begin += RUN * VL) {
-        const int end = n - begin < RUN * VL ? n : begin + RUN * VL;
-        vf mantissas = one, exponents = zero;
-        for (int j = begin; j < end; j += VL) {
-            const int left = count - j;
-            const vf o = v_load(omega + j);
-            /* e^-|o| serves softplus and its slope. */
-            const vf u = v_exp(v_min(v_sub(zero, o), o)), above = v_add(one, u);
-            const vf log1p = v_log_ratio(v_div(u, v_add(one, above)));
-            const vf s = v_add(v_add(v_max(zero, o), log1p), v_set1(eps_sigma));
-            const vf wj = v_sqrt(v_div(v_set1(0.5f * scale), s));
-            const vf mwj = v_mul(v_sub(v_load(mu + j), v_load(center + j)), wj);
-            vf counted = s;
-            if (left >= VL) {
-                v_store(w + j, wj);
-                v_store(mw + j, mwj);
-            } else { /* Padding dimensions weigh nothing. */
-                float t[VL];
-                v_store(t, one);
-                v_storen(t, s, left);
-                counted = v_load(t);
-                v_store(w + j, zero);
-                v_store(mw + j, zero);
-                v_storen(w + j, wj, left);
-                v_storen(mw + j, mwj, left);
-            }
-            mantissas = v_mul(mantissas, v_mantissa(counted));
-            exponents = v_add(exponents, v_exponent(counted));
-            if (dsigma) v_store(dsigma + j, v_div(v_select_ge0(o, one, u), v_mul(above, s)));
-        }
-        float logs[VL], twos[VL];
-        v_store(logs, v_log(mantissas));
-        v_store(twos, exponents);
-        for (int l = 0; l < VL; l++) log_det += (double)logs[l] + 0.693147180559945309 * (double)twos[l];
-    }
-    return log_det;
 }

@@ -27,6 +27,9 @@ extern const gmai_kernels GMAI_K(kernels);
     .accumulate = GMAI_K(accumulate), \
     .axpy = GMAI_K(axpy), \
     .prepare_row = GMAI_K(prepare_row), \
+    .row_infinite = GMAI_K(row_infinite), \
+    .row_spread = GMAI_K(row_spread), \
+    .interleave = GMAI_K(interleave), \
     .step_logits = GMAI_K(step_logits), \
     .step_softmax = GMAI_K(step_softmax), \
     .step_exp = GMAI_K(step_exp), \

@@ -44,14 +44,15 @@ enum { GMAL_LANES = 16 };
     X(gate_backward, void,                                                                                             \
       (const real *o, const real *g, int64_t ldg, const real *dy, real *d_o, real *dg, int64_t lddg, int64_t rows,     \
        int64_t n))                                                                                                     \
-    /* y_t = sum_j w_j x_{t-j}, per column; w is (taps, n) with tap 0 = now; zero before the start */                  \
+    /* y_t = sum_j w_j x_{t-j}, per column; w is (taps, n) with tap 0 = now; `before` rows of the sequence lie in front of x,   \
+       and what is before them is zero */                                                                              \
     X(conv_forward, void,                                                                                              \
-      (const real *x, int64_t ldx, const real *w, int64_t ldw, real *y, int64_t ldy, int64_t steps, int64_t n,         \
-       int64_t taps))                                                                                                  \
-    /* dx = ..., dw += ... */                                                                                          \
+      (const real *x, int64_t ldx, const real *w, int64_t ldw, real *y, int64_t ldy, int64_t rows, int64_t before,     \
+       int64_t n, int64_t taps))                                                                                       \
+    /* dx = ..., dw += ...; `after` rows of the sequence lie behind those of dy */                                     \
     X(conv_backward, void,                                                                                             \
       (const real *dy, int64_t lddy, const real *x, int64_t ldx, const real *w, int64_t ldw, real *dx, int64_t lddx,   \
-       real *dw, int64_t steps, int64_t n, int64_t taps))                                                              \
+       real *dw, int64_t lddw, int64_t rows, int64_t after, int64_t n, int64_t taps))                                  \
     /* in place on heads of width n (even): pairs (i, i + n/2) turned by the angle of cs = (cos, sin) rows; sign -1    \
        turns back, which is the gradient */                                                                            \
     X(rotate, void, (real *x, int64_t ldx, const real *cs, int64_t steps, int64_t heads, int64_t n, real sign))        \

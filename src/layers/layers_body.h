@@ -4,6 +4,7 @@
 
 #include "layers/kernels.h"
 #include "layers/layers.h"
+#include "layers/matmul.h"
 #include "layers/rng.h"
 
 #include "layers/real.h"
@@ -16,7 +17,7 @@
 #define PARALLEL_FOR (void)threads;
 #endif
 
-enum { ROWS = 64, COLUMNS = 64, RUN = 16384, FUSED = 8192 };
+enum { ROWS = 64, CONV_ROWS = 128, COLUMNS = 64, RUN = 16384, FUSED = 8192 };
 
 static int64_t pieces(int64_t n, int64_t of) { return (n + of - 1) / of; }
 static int64_t piece(int64_t n, int64_t of, int64_t i) { return n - i * of < of ? n - i * of : of; }
@@ -24,16 +25,18 @@ static int64_t piece(int64_t n, int64_t of, int64_t i) { return n - i * of < of 
 static int64_t seq_begin(gmal_sequences s, int64_t b) { return s.cu ? s.cu[b] : b * s.steps; }
 static int64_t seq_length(gmal_sequences s, int64_t b) { return s.cu ? s.cu[b + 1] - s.cu[b] : s.steps; }
 
-/* Runs of rows that share one sequence, for the threads: how many, and run i: rows row..row+n-1, at times t.. */
+/* Runs of rows that share one sequence, at most `most` of them, for the threads: how many, and run i: rows
+ * row..row+n-1, at times t.., with `after` more behind them. */
 typedef struct seq_run {
-    int64_t row, t, n;
+    int64_t row, t, n, after;
 } seq_run;
 
-static int64_t seq_runs(gmal_sequences s) { return s.count * pieces(s.steps, ROWS); }
+static int64_t seq_runs(gmal_sequences s, int64_t most) { return s.count * pieces(s.steps, most); }
 
-static seq_run seq_run_at(gmal_sequences s, int64_t i) {
-    const int64_t per = pieces(s.steps, ROWS), b = i / per, t = i % per * ROWS, n = seq_length(s, b);
-    return (seq_run){seq_begin(s, b) + t, t, n <= t ? 0 : n - t < ROWS ? n - t : ROWS};
+static seq_run seq_run_at(gmal_sequences s, int64_t most, int64_t i) {
+    const int64_t per = pieces(s.steps, most), b = i / per, t = i % per * most, left = seq_length(s, b) - t;
+    const int64_t n = left <= 0 ? 0 : left < most ? left : most;
+    return (seq_run){seq_begin(s, b) + t, t, n, left - n};
 }
 
 /* ---- Normalisation -------------------------------------------------------------------------------------------- */
@@ -99,6 +102,47 @@ void GMAL_T(gmal_mlp_backward)(int kind, const gmal_real *h, const gmal_real *da
     }
 }
 
+typedef struct GMAL_T(mlp_at) {
+    const gmal_real *h;
+    gmal_real *to;
+    int64_t n;
+} GMAL_T(mlp_at);
+
+static void GMAL_T(gelu_part)(const void *context, int64_t i, int64_t m, int64_t j, int64_t n) {
+    const GMAL_T(mlp_at) *p = context;
+    for (int64_t r = i; r < i + m; r++) KERNELS()->gelu_forward(p->h + r * p->n + j, p->to + r * p->n + j, n);
+}
+
+static void GMAL_T(gelu_grad_part)(const void *context, int64_t i, int64_t m, int64_t j, int64_t n) {
+    const GMAL_T(mlp_at) *p = context;
+    for (int64_t r = i; r < i + m; r++) {
+        gmal_real *d = p->to + r * p->n + j;
+        KERNELS()->gelu_backward(p->h + r * p->n + j, d, d, n);
+    }
+}
+
+gma_status GMAL_T(gmal_mlp_up)(int kind, const gmal_real *x, const gmal_real *w, gmal_real *h, gmal_real *a, int64_t rows,
+                               int64_t in, int64_t n, int threads) {
+    const GMAL_T(mlp_at) p = {h, a, n};
+    const gmal_after after = {GMAL_T(gelu_part), &p};
+    const int gelu = kind == GMAL_MLP_GELU;
+    const int64_t out = gelu ? n : 2 * n;
+    const gma_status s = GMAL_T(gmal_matmul_then)(0, 1, rows, out, in, 1, x, in, w, in, 0, h, out, gelu ? &after : NULL, threads);
+    if (s == GMA_OK && !gelu) GMAL_T(gmal_mlp_forward)(kind, h, a, rows, n, threads);
+    return s;
+}
+
+gma_status GMAL_T(gmal_mlp_down_backward)(int kind, const gmal_real *dy, const gmal_real *w, const gmal_real *h,
+                                          gmal_real *da, gmal_real *dh, int64_t rows, int64_t n, int64_t out, int threads) {
+    const GMAL_T(mlp_at) p = {h, dh, n};
+    const gmal_after after = {GMAL_T(gelu_grad_part), &p};
+    const int gelu = kind == GMAL_MLP_GELU;
+    const gma_status s =
+        GMAL_T(gmal_matmul_then)(0, 0, rows, n, out, 1, dy, out, w, n, 0, gelu ? dh : da, n, gelu ? &after : NULL, threads);
+    if (s == GMA_OK && !gelu) GMAL_T(gmal_mlp_backward)(kind, h, da, dh, rows, n, threads);
+    return s;
+}
+
 void GMAL_T(gmal_silu_forward)(const gmal_real *x, const gmal_real *b, gmal_real *y, int64_t rows, int64_t n,
                                int threads) {
     const int64_t count = pieces(rows, ROWS);
@@ -140,31 +184,46 @@ void GMAL_T(gmal_gate_backward)(const gmal_real *o, const gmal_real *g, int64_t 
 
 /* ---- Convolution and positions -------------------------------------------------------------------------------- */
 
-/* Split by columns: each column of dw then has one owner, and its sum over batch and time one order. */
+/* Whole rows: in pieces of columns, memory would not be read ahead (measured: three times as slow). */
 void GMAL_T(gmal_conv_forward)(const gmal_real *x, int64_t ldx, const gmal_real *w, gmal_real *y, int64_t ldy,
                                gmal_sequences seqs, int64_t n, int64_t taps, int threads) {
-    const int64_t count = pieces(n, COLUMNS);
+    const int64_t count = seq_runs(seqs, ROWS);
     PARALLEL_FOR
     for (int64_t i = 0; i < count; i++) {
-        const int64_t c = i * COLUMNS, m = piece(n, COLUMNS, i);
-        for (int64_t b = 0; b < seqs.count; b++) {
-            const int64_t r = seq_begin(seqs, b);
-            KERNELS()->conv_forward(x + r * ldx + c, ldx, w + c, n, y + r * ldy + c, ldy, seq_length(seqs, b), m, taps);
+        const seq_run r = seq_run_at(seqs, ROWS, i);
+        if (r.n > 0) {
+            KERNELS()->conv_forward(x + r.row * ldx, ldx, w, n, y + r.row * ldy, ldy, r.n, r.t, n, taps);
         }
     }
 }
 
+/* dw of a run of rows is summed apart, and the runs added in order, whichever thread had them. Wide rows go in bands, so
+ * that the former fits on the stack. */
 void GMAL_T(gmal_conv_backward)(const gmal_real *dy, int64_t lddy, const gmal_real *x, int64_t ldx,
                                 const gmal_real *w, gmal_real *dx, int64_t lddx, gmal_real *dw, gmal_sequences seqs,
                                 int64_t n, int64_t taps, int threads) {
-    const int64_t count = pieces(n, COLUMNS);
-    PARALLEL_FOR
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t c = i * COLUMNS, m = piece(n, COLUMNS, i);
-        for (int64_t b = 0; b < seqs.count; b++) {
-            const int64_t r = seq_begin(seqs, b);
-            KERNELS()->conv_backward(dy + r * lddy + c, lddy, x + r * ldx + c, ldx, w + c, n, dx + r * lddx + c, lddx,
-                                     dw + c, seq_length(seqs, b), m, taps);
+    enum { BAND = 8192 };
+    const int64_t count = seq_runs(seqs, CONV_ROWS), band = BAND / taps;
+    (void)threads;
+    for (int64_t c = 0; c < n; c += band) {
+        const int64_t m = n - c < band ? n - c : band;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static, 1) ordered num_threads(threads)
+#endif
+        for (int64_t i = 0; i < count; i++) {
+            gmal_real part[BAND];
+            const seq_run r = seq_run_at(seqs, CONV_ROWS, i);
+            memset(part, 0, (size_t)(taps * m) * sizeof *part);
+            if (r.n > 0) {
+                KERNELS()->conv_backward(dy + r.row * lddy + c, lddy, x + r.row * ldx + c, ldx, w + c, n,
+                                         dx + r.row * lddx + c, lddx, part, m, r.n, r.after, m, taps);
+            }
+#ifdef _OPENMP
+#pragma omp ordered
+#endif
+            for (int64_t j = 0; r.n > 0 && j < taps; j++) {
+                KERNELS()->add(part + j * m, dw + j * n + c, m);
+            }
         }
     }
 }
@@ -180,10 +239,10 @@ void GMAL_T(gmal_rotary_table)(gmal_real *cs, int64_t first, int64_t steps, int6
 
 void GMAL_T(gmal_rotary)(gmal_real *x, int64_t ldx, const gmal_real *cs, gmal_sequences seqs, int64_t heads, int64_t n,
                          int sign, int threads) {
-    const int64_t count = seq_runs(seqs);
+    const int64_t count = seq_runs(seqs, ROWS);
     PARALLEL_FOR
     for (int64_t i = 0; i < count; i++) {
-        const seq_run r = seq_run_at(seqs, i);
+        const seq_run r = seq_run_at(seqs, ROWS, i);
         KERNELS()->rotate(x + r.row * ldx, ldx, cs + r.t * n, r.n, heads, n, (gmal_real)sign);
     }
 }
@@ -223,10 +282,10 @@ void GMAL_T(gmal_forget_backward)(const gmal_real *d_log_decay, const gmal_real 
 
 void GMAL_T(gmal_embed_forward)(const int32_t *tokens, const gmal_real *table, const gmal_real *positions,
                                 gmal_real *x, gmal_sequences seqs, int64_t n, int threads) {
-    const int64_t count = seq_runs(seqs);
+    const int64_t count = seq_runs(seqs, ROWS);
     PARALLEL_FOR
     for (int64_t i = 0; i < count; i++) {
-        const seq_run r = seq_run_at(seqs, i);
+        const seq_run r = seq_run_at(seqs, ROWS, i);
         for (int64_t j = 0; j < r.n; j++) {
             gmal_real *row = x + (r.row + j) * n;
             memcpy(row, table + tokens[r.row + j] * n, (size_t)n * sizeof *x);

@@ -13,6 +13,13 @@ void GMAL_T(gmal_mlp_forward)(int kind, const gmal_real *h, gmal_real *a, int64_
 void GMAL_T(gmal_mlp_backward)(int kind, const gmal_real *h, const gmal_real *da, gmal_real *dh, int64_t rows,
                                int64_t n, int threads);
 
+/* The activation inside the product before it (forward) and behind it (backward), so that GELU costs no pass over memory of
+ * its own. w: (n or 2n, in); (out, n). h = x w^T, a from h; dh from dy w. da (rows, n): scratch, for SwiGLU. */
+gma_status GMAL_T(gmal_mlp_up)(int kind, const gmal_real *x, const gmal_real *w, gmal_real *h, gmal_real *a, int64_t rows,
+                               int64_t in, int64_t n, int threads);
+gma_status GMAL_T(gmal_mlp_down_backward)(int kind, const gmal_real *dy, const gmal_real *w, const gmal_real *h,
+                                          gmal_real *da, gmal_real *dh, int64_t rows, int64_t n, int64_t out, int threads);
+
 /* y = silu(x + b), b (n); y may be x. backward: db += ...; dx may be dy. */
 void GMAL_T(gmal_silu_forward)(const gmal_real *x, const gmal_real *b, gmal_real *y, int64_t rows, int64_t n,
                                int threads);

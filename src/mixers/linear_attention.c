@@ -78,17 +78,32 @@ int gmai_la_in_bf16(const gma_mixer *m, const gmai_args *a)
            a->t[GMA_K].dtype == GMA_BF16 && a->t[GMA_V].dtype == GMA_BF16;
 }
 
-static void prepare_heads(const gma_mixer *m, const gmai_call *c, const layout *l)
+/* ---- before and after the engine: by head ------------------------------------------------------------------ */
+
+static void begin_head(const gmai_call *c, int64_t h)
 {
+    const gma_mixer *m = c->owner;
     const gmai_linear_attention *la = m->ops->linear_attention;
-    const int64_t n = la->one_head ? 1 : c->plan->h;
-    const int threads = n < c->threads ? (int)n : c->threads;
+    const size_t sums = (size_t)c->bins * c->sums_floats;
+    if (la->prepare && !la->one_head) la->prepare(m, c->a, h, c->heads + (size_t)h * c->head_size);
+    if (c->sums && sums) memset(c->sums + (size_t)h * sums, 0, sums * sizeof(float));
+}
+
+static void end_head(const gmai_call *c, int64_t h)
+{
+    const gma_mixer *m = c->owner;
+    if (c->sums && c->sums_floats)
+        m->ops->linear_attention->finish(c->heads + (size_t)h * c->head_size, gmai_engine_sums(c, h), h, c->a);
+}
+
+static void each_head(const gmai_call *c, void (*f)(const gmai_call *c, int64_t h))
+{
+    const int threads = c->plan->h < c->threads ? (int)c->plan->h : c->threads;
     (void)threads;
-    if (!la->prepare) return;
 #ifdef _OPENMP
 #pragma omp parallel for num_threads(threads) if (threads > 1)
 #endif
-    for (int64_t h = 0; h < n; h++) la->prepare(m, c->a, h, l->heads + (size_t)h * l->head_size);
+    for (int64_t h = 0; h < c->plan->h; h++) f(c, h);
 }
 
 /* The call, ready for the engine. */
@@ -122,8 +137,26 @@ static gma_status start(const gma_mixer *m, const gmai_args *a, const gma_exec *
     c->work = l.work;
     c->work_size = l.work_size;
     if (x->saved) gmai_saved_split(p, x->saved, &c->saved_state, &c->saved_den);
-    prepare_heads(m, c, &l);
+    c->owner = m;
+    c->flags = c->kern->flush_on();
+    c->kern->flush_restore(c->flags);
+    if (m->ops->linear_attention->one_head && m->ops->linear_attention->prepare)
+        m->ops->linear_attention->prepare(m, a, 0, l.heads);
     return GMA_OK;
+}
+
+/* f, the engine's, with begin_head and end_head around it: by the thread that has the head, or in regions of their own. */
+static void run(gmai_call *c, void (*engine)(const gmai_call *c))
+{
+    if (gmai_per_head(c)) {
+        c->begin = begin_head;
+        c->end = end_head;
+        engine(c);
+        return;
+    }
+    each_head(c, begin_head);
+    engine(c);
+    if (c->sums_floats && c->sums) each_head(c, end_head);
 }
 
 gma_status gmai_la_forward(const gma_mixer *m, const gmai_args *a, const gma_exec *x)
@@ -131,7 +164,7 @@ gma_status gmai_la_forward(const gma_mixer *m, const gmai_args *a, const gma_exe
     gmai_plan p;
     gmai_call c;
     const gma_status s = start(m, a, x, 0, &p, &c);
-    if (s == GMA_OK) gmai_engine_forward(&c);
+    if (s == GMA_OK) run(&c, gmai_engine_forward);
     return s;
 }
 
@@ -140,23 +173,6 @@ gma_status gmai_la_backward(const gma_mixer *m, const gmai_args *a, const gma_ex
     gmai_plan p;
     gmai_call c;
     const gma_status s = start(m, a, x, 1, &p, &c);
-    if (s != GMA_OK) return s;
-    if (!c.sums_floats) {
-        gmai_engine_backward(&c);
-        return GMA_OK;
-    }
-    const int workers = p.h < c.threads ? (int)p.h : c.threads;
-    const size_t head_floats = (size_t)c.bins * c.sums_floats;
-    (void)workers;
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(workers) if (workers > 1)
-#endif
-    for (int64_t h = 0; h < p.h; h++) memset(c.sums + (size_t)h * head_floats, 0, head_floats * sizeof(float));
-    gmai_engine_backward(&c);
-#ifdef _OPENMP
-#pragma omp parallel for num_threads(workers) if (workers > 1)
-#endif
-    for (int64_t h = 0; h < p.h; h++)
-        m->ops->linear_attention->finish(c.heads + (size_t)h * c.head_size, gmai_engine_sums(&c, h), h, a);
-    return GMA_OK;
+    if (s == GMA_OK) run(&c, gmai_engine_backward);
+    return s;
 }

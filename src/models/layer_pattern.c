@@ -148,6 +148,7 @@ static gma_status parse_item(const char *item, gmal_role role, gmal_layer *layer
 
 gma_status gmal_pattern_parse(const char *pattern, gmal_role role, gmal_layer *layers, int64_t *count) {
     const char *at = pattern;
+    int number = 0;
     *count = 0;
     for (;;) {
         char item[GMAL_LAYER_TEXT];
@@ -159,8 +160,14 @@ gma_status gmal_pattern_parse(const char *pattern, gmal_role role, gmal_layer *l
         memcpy(item, at, n);
         item[n] = 0;
         const gma_status s = parse_item(item, role, &layer, &repeat);
-        if (s != GMA_OK)
-            return s;
+        number++;
+        if (s != GMA_OK) {
+            static const char name[] = "layers: ";
+            char why[600];
+            snprintf(why, sizeof why, "%s", gma_last_error());
+            return gma_fail(s, "%sitem %d, %s", name, number,
+                            why + (strncmp(why, name, sizeof name - 1) == 0 ? sizeof name - 1 : 0));
+        }
         if (*count + repeat > MOST_LAYERS)
             FAIL("layers: the pattern names more than %d layers", (int)MOST_LAYERS);
         for (int64_t i = 0; layers && i < repeat; i++)

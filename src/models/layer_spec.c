@@ -116,12 +116,48 @@ static gma_status settle_options(gma_lm_config *c, gmal_layer *layers) {
     return GMA_OK;
 }
 
+/* What all layers share and has a usual value: another one must be of use to some layer. */
+static gma_status check_shared(const gma_lm_config *c, const gmal_layer *layers) {
+    int queries = 0, sums = 0, mixture = 0, scale = 0, turned = 0;
+    gma_lm_config usual;
+    const gma_status s = gma_lm_config_init(&usual);
+    if (s != GMA_OK)
+        return s;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const int32_t kind = (int32_t)layers[i].mixer;
+        queries |= gmal_mixer_has(kind, GMA_Q);
+        sums |= gmal_mixer_has(kind, GMA_STATE_Z);
+        mixture |= gmal_mixer_has(kind, GMA_MU);
+        scale |= layers[i].logit_scale > 0;
+        turned |= layers[i].rotary > 0;
+    }
+    const struct {
+        const char *name;
+        int unusual, honoured;
+    } rows[] = {
+        {"kv_heads", c->kv_heads != c->heads, queries},
+        {"eps", c->eps < usual.eps || c->eps > usual.eps, sums},
+        {"eps_sigma", c->eps_sigma < usual.eps_sigma || c->eps_sigma > usual.eps_sigma, mixture},
+        {"logit_scale_init",
+         c->logit_scale_init < usual.logit_scale_init || c->logit_scale_init > usual.logit_scale_init, scale},
+        {"rotary_base", c->rotary_base < usual.rotary_base || c->rotary_base > usual.rotary_base, turned},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].unusual && !rows[i].honoured)
+            FAIL("%s: no layer can honour it as configured; the first mixes with %s", rows[i].name,
+                 gmal_kind_name(layers[0].mixer));
+    return GMA_OK;
+}
+
 /* A mixer says itself what it cannot be. */
 static gma_status ask_mixers(const gma_lm_config *c, const gmal_layer *layers) {
     for (int64_t i = 0; i < c->layers; i++) {
         if (layers[i].rotary && c->routing_dim % 2)
-            FAIL("layer %lld (%s): routing_dim (%lld) must be even for rotary positions", (long long)i + 1,
+            FAIL("layer %lld (%s): routing_dim (%lld) must be even for rotary positions", (long long)i,
                  gmal_kind_name(layers[i].mixer), (long long)c->routing_dim);
+        if (layers[i].mixer == GMA_MIXER_MAMBA && (layers[i].states < 1 || layers[i].expand < 1))
+            FAIL("layer %lld (mamba): %s must be at least 1, not 0", (long long)i,
+                 layers[i].states < 1 ? "states" : "expand");
         gma_mixer_desc d;
         gma_mixer *mixer = NULL;
         if (i && same(&layers[i], &layers[i - 1]))
@@ -134,7 +170,7 @@ static gma_status ask_mixers(const gma_lm_config *c, const gmal_layer *layers) {
             continue;
         char why[300];
         snprintf(why, sizeof why, "%s", gma_last_error());
-        return gma_fail(s, "layer %lld (%s): %s", (long long)i + 1, gmal_kind_name(layers[i].mixer), why);
+        return gma_fail(s, "layer %lld (%s): %s", (long long)i, gmal_kind_name(layers[i].mixer), why);
     }
     return GMA_OK;
 }
@@ -161,6 +197,9 @@ gma_status gmal_layers_resolve(gma_lm_config *c) {
         s = write_pattern(c, layers);
     if (s == GMA_OK) {
         gmal_layers_get(c, layers);
+        s = check_shared(c, layers);
+    }
+    if (s == GMA_OK) {
         s = ask_mixers(c, layers);
     }
     free(layers);

@@ -33,7 +33,7 @@ static void place(net *n, bump *b) {
 
 /* Rows of logits at a time: enough for a good product, few enough that a large vocabulary costs little memory. */
 static int64_t block_rows(int64_t rows, int64_t vocab) {
-    const int64_t fit = (INT64_C(1) << 20) / vocab, most = fit < 64 ? 64 : fit > 1024 ? 1024 : fit;
+    const int64_t fit = (INT64_C(1) << 22) / vocab, most = fit < 64 ? 64 : fit > 1024 ? 1024 : fit;
     return rows < most ? rows : most;
 }
 

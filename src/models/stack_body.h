@@ -30,17 +30,14 @@ static void leave_block(stack *s, int64_t i, const real *params, gmal_dropout dr
 
 /* From norm(x) to what the down projection reads. */
 static gma_status block_inside(stack *s, int64_t i, const real *params, uint64_t key) {
-    const gmal_layout *l = s->l;
-    const gma_lm_config *c = &l->c;
+    const gma_lm_config *c = &s->l->c;
     act *a = &s->acts[i];
     const gmal_block *b = &s->blocks[i];
     TRY(mixer_forward(s, i, params));
     GMAL_T(gmal_residual_norm)
     (c->norm, a->x, s->y, a->x1, drop_at(s, key, 2 * i + 1), params + b->norm2_w, at(params, b->norm2_b), a->n, a->mean,
      a->rstd, s->R, c->width, c->norm_eps, s->threads);
-    TRY(linear(a->n, params + b->up, a->h, s->R, c->width, l->hidden, s->threads));
-    GMAL_T(gmal_mlp_forward)(c->mlp, a->h, a->a, s->R, c->mlp_width, s->threads);
-    return GMA_OK;
+    return GMAL_T(gmal_mlp_up)(c->mlp, a->n, params + b->up, a->h, a->a, s->R, c->width, c->mlp_width, s->threads);
 }
 
 /* From acts[0].x to the norm at the end. */
@@ -75,8 +72,8 @@ static gma_status block_backward(stack *s, int64_t i, const real *params, real *
         TRY(block_inside(s, i, params, key));
     }
     const real *dy = through_dropout(s, key, 2 * i + 2);
-    TRY(linear_backward(a->a, params + b->down, dy, s->da, grads + b->down, R, c->mlp_width, C, s->threads));
-    GMAL_T(gmal_mlp_backward)(c->mlp, a->h, s->da, s->dh, R, c->mlp_width, s->threads);
+    TRY(weight_gradient(a->a, dy, grads + b->down, R, c->mlp_width, C, s->threads));
+    TRY(GMAL_T(gmal_mlp_down_backward)(c->mlp, dy, params + b->down, a->h, s->da, s->dh, R, c->mlp_width, C, s->threads));
     TRY(linear_backward(a->n, params + b->up, s->dh, s->dn, grads + b->up, R, C, l->hidden, s->threads));
     GMAL_T(gmal_norm_backward)
     (c->norm, s->dn, a->x1, params + b->norm2_w, a->mean, a->rstd, s->dx, grads + b->norm2_w,

@@ -6,11 +6,16 @@ static gma_status linear(const real *x, const real *w, real *y, int64_t rows, in
     return GMAL_T(gmal_matmul)(0, 1, rows, out, in, 1, x, in, w, in, 0, y, out, threads);
 }
 
+/* dW += dy^T x */
+static gma_status weight_gradient(const real *x, const real *dy, real *dw, int64_t rows, int64_t in, int64_t out, int threads) {
+    return GMAL_T(gmal_matmul)(1, 0, out, in, rows, 1, dy, out, x, in, 1, dw, in, threads);
+}
+
 /* dx = dy W, dW += dy^T x */
 static gma_status linear_backward(const real *x, const real *w, const real *dy, real *dx, real *dw, int64_t rows,
                                   int64_t in, int64_t out, int threads) {
     TRY(GMAL_T(gmal_matmul)(0, 0, rows, in, out, 1, dy, out, w, in, 0, dx, in, threads));
-    return GMAL_T(gmal_matmul)(1, 0, out, in, rows, 1, dy, out, x, in, 1, dw, in, threads);
+    return weight_gradient(x, dy, dw, rows, in, out, threads);
 }
 
 static const real *at(const real *p, int64_t offset) { return offset < 0 ? NULL : p + offset; }

@@ -299,6 +299,43 @@ static void test_peak_refuses(void **state) {
     assert_int_equal(gma_gemm_peak(GMA_ISA_AUTO, -1, &speed), GMA_ERR_INVALID_ARGUMENT);
 }
 
+/* An option that the mixer has no use for is accepted, and is not told as if it had been used. */
+static void test_unused_options(void **state) {
+    (void)state;
+    static const struct {
+        const char *mixer;
+        int64_t components, kv_heads; /* 0: null */
+        int decay, scale, causal;
+    } all[] = {{"gma", 5, 2, 1, 1, 1},       {"linear", 8, 2, 1, 0, 1}, {"performer", 5, 2, 1, 0, 1},
+               {"softmax", 0, 2, 0, 0, 1}, {"mha", 0, 4, 0, 0, 1},    {"mamba", 16, 4, 0, 0, 1}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        BENCH("--mixer", all[i].mixer, "--causal", "--decay", "--scale", "--kv-heads", "2", "--length", "20", "--no-cold", "--format",
+              "json");
+        json_t *rows = parsed();
+        const json_t *row = json_array_get(rows, 0);
+        if (all[i].components > 0) {
+            assert_int_equal(whole(row, "components"), all[i].components);
+        } else {
+            assert_true(json_is_null(json_object_get(row, "components")));
+        }
+        assert_int_equal(whole(row, "kv_heads"), all[i].kv_heads);
+        assert_int_equal(json_is_true(json_object_get(row, "decay")), all[i].decay);
+        assert_int_equal(json_is_true(json_object_get(row, "scale")), all[i].scale);
+        assert_int_equal(json_is_true(json_object_get(row, "causal")), all[i].causal);
+        json_decref(rows);
+    }
+    /* mamba has no choice; decay needs no --causal where there is none to use; no heads to share out. */
+    BENCH("--mixer", "mamba", "--decay", "--kv-heads", "3", "--length", "20", "--no-cold", "--format", "json");
+    json_t *rows = parsed();
+    assert_true(json_is_true(json_object_get(json_array_get(rows, 0), "causal")));
+    json_decref(rows);
+    BENCH("--mixer", "linformer", "--causal", "--length", "20");
+    assert_complaint(1, "linformer");
+    BENCH("--mixer", "softmax", "--length", "20", "--no-cold");
+    assert_success();
+    assert_null(strstr(cli.out, "components"));
+}
+
 /* Every mixer of the manifest, each pass it has; what it lacks is an error that names it. */
 static void test_every_mixer(void **state) {
     (void)state;
@@ -329,6 +366,7 @@ int main(void) {
         cmocka_unit_test(test_bf16),    cmocka_unit_test(test_csv),      cmocka_unit_test(test_table),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_help),     cmocka_unit_test(test_memory_pass),
         cmocka_unit_test(test_peak_refuses), cmocka_unit_test(test_every_mixer),
+        cmocka_unit_test(test_unused_options),
     };
     return cmocka_run_group_tests(tests, make_cli_folder, remove_cli_folder);
 }

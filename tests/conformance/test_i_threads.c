@@ -51,6 +51,9 @@ static void same_bits_other_shapes(void **state) {
         {1, 1, 2, 2, 1500, 1500, 16, 4, TST_MASK | TST_DECAY | TST_STATE | TST_GRAD_STATE},
         {0, 1, 2, 2, 1500, 1500, 16, 4, TST_SCALE | TST_GRAD_STATE},
         {1, 5, 3, 3, 290, 290, 16, -1, TST_DECAY | TST_BACKWARD},
+        /* Whole sequences, the last of them handed on from thread to thread. */
+        {1, 2, 2, 2, 1100, 1100, 16, -1, TST_DECAY | TST_STATE | TST_GRAD_STATE},
+        {0, 1, 4, 4, 600, 1100, 16, -1, TST_MASK | TST_STATE | TST_GRAD_STATE},
     };
     tst_rng rng = tst_rng_start("test_conformance_i_threads");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -43,7 +43,7 @@ static void run_all(const gmal_kernels_f32 *k, float *out) {
     k->sum(x, g, o, SIZE);
     o += SIZE;
     k->gate_forward(x, g, N, o, ROWS, N);
-    k->conv_forward(x, N, w, N, o + SIZE, N, ROWS, N, 3);
+    k->conv_forward(x, N, w, N, o + SIZE, N, ROWS, 0, N, 3);
     o += 2 * SIZE;
     memcpy(o, x, SIZE * sizeof *o);
     o[SIZE] = (float)k->cross_entropy(o, N, target, ROWS, N, 0.5f);

@@ -64,20 +64,20 @@ static void test_patterns(void **state) {
     static const struct {
         const char *pattern, *says;
     } bad[] = {
-        {"gma,,gma", "layers: \"\": a mixer is missing"},
-        {"gma,", "layers: \"\": a mixer is missing"},
-        {"gma,attention", "layers: \"attention\": mixer 'attention' is unknown"},
-        {"gma,linear:components=4", "layers: \"linear:components=4\": the mixer linear has no components"},
+        {"gma,,gma", "layers: item 2, \"\": a mixer is missing"},
+        {"gma,", "layers: item 2, \"\": a mixer is missing"},
+        {"gma,attention", "layers: item 2, \"attention\": mixer 'attention' is unknown"},
+        {"gma,linear:components=4", "layers: item 2, \"linear:components=4\": the mixer linear has no components"},
         {"linear:logit_scale=1", "the mixer linear has no logit_scale"},
-        {"gma:taps=4", "layers: \"gma:taps=4\": there is no option \"taps\"; there are: window, components, states, expand"},
-        {"gma:conv", "layers: \"gma:conv\": conv must be a whole number from 0 to 64"},
+        {"gma:taps=4", "layers: item 1, \"gma:taps=4\": there is no option \"taps\"; there are: window, components, states, expand"},
+        {"gma:conv", "layers: item 1, \"gma:conv\": conv must be a whole number from 0 to 64"},
         {"gma:conv=", "conv must be a whole number"},
-        {"gma:conv=2:conv=3", "layers: \"gma:conv=2:conv=3\": conv is there twice"},
+        {"gma:conv=2:conv=3", "layers: item 1, \"gma:conv=2:conv=3\": conv is there twice"},
         {"gma:conv=65", "conv must be a whole number from 0 to 64"},
         {"gma:conv=4x", "conv must be a whole number"},
         {"gma:components=0", "components must be a whole number from 1"},
         {"gma:conv=99999999999999999999", "conv must be a whole number"},
-        {"0xgma", "layers: \"0xgma\": the count must be a whole number from 1 to 1000"},
+        {"0xgma", "layers: item 1, \"0xgma\": the count must be a whole number from 1 to 1000"},
         {"1001xgma", "the count must be"},
         {"999999999999xgma", "the count must be"},
         {"600xgma,600xlinear", "more than 1000 layers"},
@@ -144,10 +144,10 @@ static void test_softmax_and_mamba(void **state) {
     expect_layer(&c, 1, "softmax:window=7:output_gate=1:conv=4:rotary=1");
     c = with("softmax");
     c.routing_dim = 3;
-    TST_ERROR(gma_lm_config_resolve(&c), GMA_ERR_INVALID_ARGUMENT, "layer 1 (softmax): routing_dim (3) must be even");
+    TST_ERROR(gma_lm_config_resolve(&c), GMA_ERR_INVALID_ARGUMENT, "layer 0 (softmax): routing_dim (3) must be even");
     c = with("gma,linformer");
     assert_int_not_equal(gma_lm_config_resolve(&c), GMA_OK);
-    assert_non_null(strstr(gma_last_error(), "layer 2 (linformer): "));
+    assert_non_null(strstr(gma_last_error(), "layer 1 (linformer): "));
     assert_non_null(strstr(gma_last_error(), "causal"));
     static const struct {
         const char *pattern, *says;
@@ -281,7 +281,7 @@ static void test_wrong_settings(void **state) {
     CLI("train", "--data", "text", "--out", "x", "--mixer", "attention");
     expect_refusal(2, "--mixer: mixer 'attention' is unknown; there are: gma, linear", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear:window=4");
-    expect_refusal(2, "--layers: layers: \"linear:window=4\": the mixer linear has no window", "x");
+    expect_refusal(2, "--layers: item 2, \"linear:window=4\": the mixer linear has no window", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear", "--mixer", "gma");
     expect_refusal(2, "mixer is gma, and layers (gma,linear)", "x");
     CLI("train", "--data", "text", "--out", "x", "--mixer", "gma", "--layers", "gma,linear");
@@ -298,8 +298,8 @@ static void test_wrong_settings(void **state) {
     expect_refusal(2, "layers must be a whole number from 1 to 1000", "x");
     /* What it came to is shown. */
     assert_int_equal(CLI("train", "--data", "text", "--out", "shown", SMALL, "--steps", "1", "--layers", "2xgma,linear"), 0);
-    assert_non_null(strstr(cli.out, "1..2              gma:components=4:logit_scale=1:forget_gate=1"));
-    assert_non_null(strstr(cli.out, "3..3              linear:forget_gate=1:output_gate=1:conv=4:rotary=0"));
+    assert_non_null(strstr(cli.out, "0..1              gma:components=4:logit_scale=1:forget_gate=1"));
+    assert_non_null(strstr(cli.out, "2..2              linear:forget_gate=1:output_gate=1:conv=4:rotary=0"));
 }
 
 int main(void) {

@@ -43,17 +43,13 @@ void GMAL_KERNEL(gemv)(const real *w, int64_t ldw, const real *x, real *y, int64
     }
 }
 
-/* One panel: (k, COLS), columns from n on are zero. */
+/* One panel: (k, COLS), columns from n on are zero. A whole one only from the transpose. */
 static void pack_panel(int transposed, const real *b, int64_t ldb, int64_t k, int64_t n, real *panel) {
     int64_t p0 = 0;
     if (n < COLS) {
         for (int64_t p = 0; p < k; p++)
             for (int64_t j = 0; j < COLS; j++)
                 panel[p * COLS + j] = j >= n ? 0 : transposed ? b[j * ldb + p] : b[p * ldb + j];
-        return;
-    }
-    if (!transposed) {
-        for (int64_t p = 0; p < k; p++) memcpy(panel + p * COLS, b + p * ldb, COLS * sizeof *b);
         return;
     }
 #ifndef GMAL_KERNELS_F64
@@ -70,7 +66,11 @@ static void pack_panel(int transposed, const real *b, int64_t ldb, int64_t k, in
 }
 
 void GMAL_KERNEL(gemm_pack)(int transposed, const real *b, int64_t ldb, int64_t k, int64_t n, real *panels) {
-    for (int64_t j = 0; j < n; j += COLS)
+    const int64_t whole = n / COLS * COLS;
+    /* along the rows of b as they are stored: one panel after the other would touch a line of every row at a time */
+    for (int64_t p = 0; !transposed && p < k; p++)
+        for (int64_t j = 0; j < whole; j += COLS) memcpy(panels + j * k + p * COLS, b + p * ldb + j, COLS * sizeof *b);
+    for (int64_t j = transposed ? 0 : whole; j < n; j += COLS)
         pack_panel(transposed, transposed ? b + j * ldb : b + j, ldb, k, n - j < COLS ? n - j : COLS, panels + j * k);
 }
 
@@ -81,12 +81,10 @@ void GMAL_KERNEL(gemm_rows)(int transposed, const real *a, int64_t lda, int64_t 
         for (int64_t i = 0; i < m; i++) memcpy(out + i * GMAL_GEMM_LDA, a + i * lda, (size_t)k * sizeof *a);
         return;
     }
-    for (int64_t i = 0; i < m; i += ROWS) {
-        real *panel = out + i * k;
-        if (m - i >= ROWS)
-            for (int64_t p = 0; p < k; p++) memcpy(panel + p * ROWS, a + p * lda + i, ROWS * sizeof *a);
-        else
-            for (int64_t p = 0; p < k; p++) memcpy(panel + p * ROWS, a + p * lda + i, (size_t)(m - i) * sizeof *a);
+    const int64_t whole = m / ROWS * ROWS;
+    for (int64_t p = 0; p < k; p++, a += lda) {
+        for (int64_t i = 0; i < whole; i += ROWS) memcpy(out + i * k + p * ROWS, a + i, ROWS * sizeof *a);
+        if (whole < m) memcpy(out + whole * k + p * ROWS, a + whole, (size_t)(m - whole) * sizeof *a);
     }
 }
 
@@ -97,37 +95,39 @@ GMAL_INLINE void tile(int rows, int packed, const real *a, const real *b, int64_
                       int64_t ldc, int64_t n) {
     const ptrdiff_t ars = packed ? 1 : GMAL_GEMM_LDA, acs = packed ? ROWS : 1;
     vec sum[ROWS][VECS];
-#pragma GCC unroll 8
+    GMAL_UNROLL
     for (int i = 0; i < rows; i++) {
         __builtin_prefetch(c + i * ldc, 1);
         __builtin_prefetch(c + i * ldc + COLS - 1, 1);
-#pragma GCC unroll 16
+        GMAL_UNROLL
         for (int v = 0; v < VECS; v++) sum[i][v] = set1(0);
     }
 #pragma GCC unroll 4
     for (int64_t p = 0; p < k; p++, a += acs, b += COLS) {
         vec bv[VECS];
-#pragma GCC unroll 16
+        GMAL_UNROLL
         for (int v = 0; v < VECS; v++) bv[v] = load(b + v * WIDE);
-#pragma GCC unroll 8
+        GMAL_UNROLL
         for (int i = 0; i < rows; i++) {
             const vec av = set1(a[i * ars]);
-#pragma GCC unroll 16
+            GMAL_UNROLL
             for (int v = 0; v < VECS; v++) sum[i][v] = fma_(av, bv[v], sum[i][v]);
         }
     }
     const vec al = set1(alpha), be = set1(beta), zero = set1(0);
-    if (n >= COLS && beta == 1) { /* the common one */
-#pragma GCC unroll 8
+    if (n >= COLS && (beta == 0 || beta == 1)) { /* the common ones */
+        GMAL_UNROLL
         for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
-            for (int v = 0; v < VECS; v++)
-                store_some(c + i * ldc + v * WIDE, fma_(al, sum[i][v], load(c + i * ldc + v * WIDE)), WIDE);
+            GMAL_UNROLL
+            for (int v = 0; v < VECS; v++) {
+                real *at = c + i * ldc + v * WIDE;
+                store_some(at, fma_(al, sum[i][v], beta == 0 ? zero : load(at)), WIDE);
+            }
         return;
     }
-#pragma GCC unroll 8
+    GMAL_UNROLL
     for (int i = 0; i < rows; i++)
-#pragma GCC unroll 16
+        GMAL_UNROLL
         for (int v = 0; v < VECS; v++) {
             real *at = c + i * ldc + v * WIDE;
             const int64_t left = n - v * WIDE;

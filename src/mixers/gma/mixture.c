@@ -18,7 +18,7 @@ static void place(gmai_bump *b, int64_t k, int64_t r, gmai_gma_head *h)
     h->log_weight = gmai_take(b, (size_t)k * sizeof(double));
     h->mu_row = gmai_take_floats(b, rp);
     h->omega_row = gmai_take_floats(b, rp);
-    h->column_work = gmai_take(b, 3 * rp * sizeof(double));
+    h->column_work = gmai_take_floats(b, 3 * rp);
 }
 
 size_t gmai_gma_head_size(int64_t k, int64_t r)
@@ -50,7 +50,7 @@ static const float *row_of(const gma_tensor *t, int64_t i, int64_t j, int64_t n,
 }
 
 /* Selection by counting: rare, or few. A NaN mean makes gamma NaN wherever it is centred. */
-static float median(const gmai_gma_head *g, const gma_tensor *mu, int64_t h, int64_t j, int64_t live, double mean)
+static float median(const gmai_gma_head *g, const gma_tensor *mu, int64_t h, int64_t j, int64_t live, float mean)
 {
     const int64_t k = mu->shape[1];
     for (int64_t i = 0; i < k; i++) {
@@ -64,52 +64,28 @@ static float median(const gmai_gma_head *g, const gma_tensor *mu, int64_t h, int
             }
         if (below <= (live - 1) / 2 && (live - 1) / 2 < below + same) return m;
     }
-    return (float)mean;
+    return mean;
 }
 
 /* Where each dimension is moved to: the mean of the live components' means, unless one far away would drag it off (or K is
  * small): then their lower median. What is subtracted from x must lie near the data, or x loses its digits. */
-static void find_center(gmai_gma_head *g, const gma_tensor *mu, int64_t h)
+static void find_center(gmai_gma_head *g, const gmai_kernels *kern, const gma_tensor *mu, int64_t h, int64_t live)
 {
     const int64_t k = mu->shape[1], r = mu->shape[2], rp = gmai_pad(r);
-    double *mean = g->column_work, *spread = mean + rp, *furthest = spread + rp;
-    int64_t live = 0;
-    memset(mean, 0, 3 * (size_t)rp * sizeof(double));
+    float *mean = g->column_work, *spread = mean + rp, *furthest = spread + rp;
+    memset(mean, 0, 3 * (size_t)rp * sizeof(float));
     memset(g->center, 0, (size_t)rp * sizeof(float));
-    for (int64_t i = 0; i < k; i++) {
-        if (!(g->log_weight[i] > -INFINITY)) continue;
-        const float *row = row_of(mu, h, i, r, rp, g->mu_row);
-        for (int64_t j = 0; j < r; j++) mean[j] += (double)row[j];
-        live++;
-    }
     if (live == 0) return;
-    for (int64_t j = 0; j < r; j++) mean[j] /= (double)live;
-    for (int64_t i = 0; i < k; i++) {
-        if (!(g->log_weight[i] > -INFINITY)) continue;
-        const float *row = row_of(mu, h, i, r, rp, g->mu_row);
-        for (int64_t j = 0; j < r; j++) {
-            const double d = fabs((double)row[j] - mean[j]);
-            spread[j] += d;
-            furthest[j] = d > furthest[j] ? d : furthest[j];
-        }
-    }
+    const float weight = 1.0f / (float)live; /* on every value: their sum might overflow */
+    for (int64_t i = 0; i < k; i++)
+        if (g->log_weight[i] > -INFINITY)
+            kern->axpy(weight, row_of(mu, h, i, r, rp, g->mu_row), mean, (size_t)rp);
+    for (int64_t i = 0; i < k; i++)
+        if (g->log_weight[i] > -INFINITY)
+            kern->row_spread(row_of(mu, h, i, r, rp, g->mu_row), mean, weight, (int)rp, spread, furthest);
     for (int64_t j = 0; j < r; j++)
-        g->center[j] = live > 16 && furthest[j] * (double)live <= 8.0 * spread[j] ? (float)mean[j]
-                                                                                  : median(g, mu, h, j, live, mean[j]);
-}
-
-/* w and mw of every four components side by side, for broadcasts. */
-static void interleave(gmai_gma_head *g, int64_t k4, int64_t r, int64_t rp)
-{
-    for (int64_t i = 0; i < k4; i += 4) {
-        const float *w = g->w + i * rp, *mw = g->mw + i * rp;
-        float *p = g->blocked + i / 4 * r * 8;
-        for (int64_t j = 0; j < r; j++, p += 8)
-            for (int l = 0; l < 4; l++) {
-                p[l] = w[l * rp + j];
-                p[4 + l] = mw[l * rp + j];
-            }
-    }
+        g->center[j] =
+            live > 16 && furthest[j] <= 8.0f * spread[j] ? mean[j] : median(g, mu, h, j, live, mean[j]);
 }
 
 void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_tensor *omega, const gma_tensor *alpha,
@@ -127,15 +103,15 @@ void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_
 
     /* dead: alpha = -inf, or a mean at infinity; gamma is 0 whatever the other parameters hold. */
     double top_alpha = -INFINITY;
+    int64_t live = 0;
     for (int64_t i = 0; i < k; i++) {
         const double a = (double)((const float *)alpha->data)[h * alpha->stride[0] + i * alpha->stride[1]];
-        const float *row = row_of(mu, h, i, r, rp, g->mu_row);
-        int infinite = 0;
-        for (int64_t j = 0; j < r; j++) infinite |= fabsf(row[j]) == INFINITY;
+        const int infinite = kern->row_infinite(row_of(mu, h, i, r, rp, g->mu_row), (int)rp);
         g->log_weight[i] = infinite ? -INFINITY : a;
+        live += g->log_weight[i] > -INFINITY;
         if (g->log_weight[i] > top_alpha) top_alpha = g->log_weight[i];
     }
-    find_center(g, mu, h);
+    find_center(g, kern, mu, h, live);
     memset(g->w + k * rp, 0, (size_t)((k4 - k) * rp) * sizeof(float));
     memset(g->mw + k * rp, 0, (size_t)((k4 - k) * rp) * sizeof(float));
     double top = -INFINITY;
@@ -157,7 +133,8 @@ void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_
         if (i < k && top > -INFINITY) g->log_weight[i] -= top;
         g->konst[i] = i < k ? (float)(g->scale * g->log_weight[i]) : 0.0f;
     }
-    interleave(g, k4, r, rp);
+    for (int64_t i = 0; i < k4; i += GMAI_GROUP)
+        kern->interleave(g->w + i * rp, g->mw + i * rp, (int)rp, (int)r, g->blocked + i * r * 2);
     g->m.k = (int)k;
     g->m.r = (int)r;
     g->m.rp = (int)rp;

@@ -11,7 +11,7 @@ typedef struct gmai_gma_head {
     float *center, *w, *mw, *blocked, *konst, *dsigma;
     double *log_weight; /* (K) alpha_k - sum_r log(sigma2) / 2, less the largest of them */
     float *omega_row, *mu_row; /* work of the preparation */
-    double *column_work; /* (3, rp), likewise */
+    float *column_work; /* (3, rp), likewise */
 } gmai_gma_head;
 
 size_t gmai_gma_head_size(int64_t k, int64_t r);

@@ -11,12 +11,17 @@ static const gma_slot_info slots[] = {
     GMAI_LA_SLOTS_OUTPUTS("R"),
 };
 
+enum { FETCH_ROWS = 4 }; /* features between two lots of prefetches */
+
 static int map_phi(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
                    const gmai_ahead *ahead)
 {
     const int features = *(const int *)head;
-    (void)ahead;
-    kern->elu_features(columns, features, nvec, phi);
+    for (int i = 0; i < features; i += FETCH_ROWS) {
+        gmai_fetch_ahead(ahead, i / FETCH_ROWS, (features + FETCH_ROWS - 1) / FETCH_ROWS);
+        const int rows = features - i < FETCH_ROWS ? features - i : FETCH_ROWS;
+        kern->elu_features(columns + (ptrdiff_t)i * GMAI_CHUNK, rows, nvec, phi + (ptrdiff_t)i * GMAI_CHUNK);
+    }
     return 1; /* x + 1 of a finite x is finite */
 }
 

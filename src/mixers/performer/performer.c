@@ -65,11 +65,17 @@ static void prepare(const gma_mixer *m, const gmai_args *a, int64_t h, void *hea
 
 /* ---- feature map ------------------------------------------------------------------------------------ */
 
+enum { FETCH_ROWS = 24 }; /* features between two lots of prefetches: whole blocks of every tier */
+
 static void logits(const prepared *p, const gmai_kernels *kern, const float *columns, int nvec, float *out,
-                   float *shift)
+                   float *shift, const gmai_ahead *ahead)
 {
-    const gmai_term t = {p->u, p->rp, 1, columns, GMAI_CHUNK, p->r};
-    kern->product(p->m, nvec, out, GMAI_CHUNK, &t, NULL, NULL, 0, GMAI_FULL);
+    for (int i = 0; i < p->m; i += FETCH_ROWS) {
+        gmai_fetch_ahead(ahead, i / FETCH_ROWS, (p->m + FETCH_ROWS - 1) / FETCH_ROWS);
+        const int rows = p->m - i < FETCH_ROWS ? p->m - i : FETCH_ROWS;
+        const gmai_term t = {p->u + (ptrdiff_t)i * p->rp, p->rp, 1, columns, GMAI_CHUNK, p->r};
+        kern->product(rows, nvec, out + (ptrdiff_t)i * GMAI_CHUNK, GMAI_CHUNK, &t, NULL, NULL, 0, GMAI_FULL);
+    }
     kern->square_sums(columns, p->r, nvec, p->half, p->offset, shift);
 }
 
@@ -78,8 +84,7 @@ static int map_phi(const void *head, const gmai_kernels *kern, const float *colu
 {
     const prepared *p = head;
     float shift[GMAI_CHUNK];
-    (void)ahead;
-    logits(p, kern, columns, nvec, phi, shift);
+    logits(p, kern, columns, nvec, phi, shift, ahead);
     return kern->exp_features(phi, p->m, nvec, shift);
 }
 
@@ -88,8 +93,7 @@ static void map_phi_query(const void *head, const gmai_kernels *kern, const floa
 {
     const prepared *p = head;
     float shift[GMAI_CHUNK];
-    (void)ahead;
-    logits(p, kern, columns, nvec, phi, shift);
+    logits(p, kern, columns, nvec, phi, shift, ahead);
     kern->exp_features_scaled(phi, p->m, nvec, shift, (float)log(eps), eps_of);
 }
 

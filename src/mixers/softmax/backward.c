@@ -18,7 +18,7 @@ typedef struct worker {
     gmai_query_block q;
     gmai_key_tile t;
     float *s, *ds; /* (KEYS, C): scores, then P^T; dP^T, then dS^T */
-    float *dq, *rows; /* (rp, C) and (C, rp) */
+    float *dq; /* (C, rp) */
     float *dk, *dv; /* (keys, rp), (keys, vp): of a head, or of one tile */
 } worker;
 
@@ -28,8 +28,7 @@ static size_t take(const gmai_tiles *c, gmai_bump *b, int64_t keys, worker *w)
     gmai_key_tile_take(c, b, &w->t);
     w->s = gmai_take_floats(b, KEYS * C);
     w->ds = gmai_take_floats(b, KEYS * C);
-    w->dq = gmai_take_floats(b, (size_t)(c->rp * C));
-    w->rows = gmai_take_floats(b, (size_t)(c->rp * C));
+    w->dq = gmai_take_floats(b, (size_t)(C * c->rp));
     w->dk = gmai_take_floats(b, (size_t)(keys * c->rp));
     w->dv = gmai_take_floats(b, (size_t)(keys * c->vp));
     return b->used;
@@ -56,14 +55,14 @@ static void add_bad_queries(const gmai_key_tile *t, const gmai_bad_rows *bad, in
     }
 }
 
-/* out(., i) += row(j) weights(j, i) for each bad key j and the queries that see it. */
+/* out(i, .) += weights(j, i) row(j) for each bad key j and the queries that see it. */
 static void add_bad_keys(const gmai_key_tile *t, const gmai_bad_rows *bad, int width, const float *weights, float *out)
 {
     for (int b = 0; b < bad->count; b++) {
         const int j = bad->row[b];
         const float *row = bad->rows + (ptrdiff_t)b * bad->ld;
-        for (int x = 0; x < width; x++)
-            for (int i = t->lo[j]; i < t->hi[j]; i++) out[(ptrdiff_t)x * C + i] += row[x] * weights[(ptrdiff_t)j * C + i];
+        for (int i = t->lo[j]; i < t->hi[j]; i++)
+            for (int x = 0; x < width; x++) out[(ptrdiff_t)i * bad->ld + x] += row[x] * weights[(ptrdiff_t)j * C + i];
     }
 }
 
@@ -90,26 +89,24 @@ static void add_tile(const gmai_tiles *c, worker *w, float *dq, float *dk, float
     }
     if (dq) {
         if (t->partial && !t->finite) gmai_key_tile_split(t);
-        gmai_tiles_product(c, c->r, q->n, t->m, t->k, 1, t->ks, w->ds, C, dq, C, 1);
+        gmai_tiles_product(c, q->n, c->r, t->m, w->ds, 1, C, t->k, t->ks, dq, c->rp, 1);
         add_bad_keys(t, &t->bad_k, c->r, w->ds, dq);
     }
 }
 
-/* dQ^T of the block -> the caller's rows. */
+/* dQ of the block -> the caller's rows. */
 static void store_dq(const gmai_tiles *c, worker *w)
 {
     const gmai_query_block *q = &w->q;
-    const int lanes = c->kern->lanes;
     float scale[C], base[2 * C];
-    c->kern->transpose(w->dq, C, (c->r + lanes - 1) / lanes * lanes, q->nvec * lanes, w->rows, c->rp);
     if (c->half) {
-        float *angles = 2 * c->half_p <= 2 * C ? base : w->dq;
+        float *angles = 2 * c->half_p <= 2 * C ? base : q->columns; /* (rp, C) has room, and is done with */
         gmai_tiles_angles(c, (double)(q->end - q->n), angles);
-        gmai_tiles_rotate(c, w->rows, q->n, angles, -1.0f);
+        gmai_tiles_rotate(c, w->dq, q->n, angles, -1.0f);
     }
     for (int i = 0; i < C; i++) scale[i] = c->scale;
     const gmai_rows dst = gmai_rows_at(&c->a->grad[GMA_Q], q->s->row, q->hq, q->s->q0 + q->i0);
-    c->kern->unpack(w->rows, c->rp, q->n, c->r, scale, &dst);
+    c->kern->unpack(w->dq, c->rp, q->n, c->r, scale, &dst);
 }
 
 /* dK, dV of keys [j0, j0 + m), a tile at most. */
@@ -151,7 +148,7 @@ static void one_head(const void *call, char *work, int64_t unit)
             int64_t tile, to;
             gmai_query_block_at(c, s, block, h * c->group + g, &w.q);
             gmai_query_block_load(c, 1, &w.q);
-            memset(w.dq, 0, (size_t)(c->rp * C) * sizeof(float));
+            memset(w.dq, 0, (size_t)(C * c->rp) * sizeof(float));
             gmai_query_block_tiles(c, &w.q, &tile, &to);
             for (; tile < to; tile++)
                 if (gmai_key_tile_load(c, &w.q, tile, &w.t))
@@ -176,7 +173,7 @@ static void one_query_block(const void *call, char *work, int64_t unit)
     int64_t tile, to;
     gmai_query_block_at(c, &c->seq[s], block - c->first_query_block[s], hq, &w.q);
     gmai_query_block_load(c, 1, &w.q);
-    memset(w.dq, 0, (size_t)(c->rp * C) * sizeof(float));
+    memset(w.dq, 0, (size_t)(C * c->rp) * sizeof(float));
     gmai_query_block_tiles(c, &w.q, &tile, &to);
     for (; tile < to; tile++)
         if (gmai_key_tile_load(c, &w.q, tile, &w.t)) add_tile(c, &w, w.dq, NULL, NULL);

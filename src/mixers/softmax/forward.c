@@ -10,7 +10,7 @@
 typedef struct worker {
     gmai_query_block q;
     gmai_key_tile t;
-    float *s, *o, *rows; /* scores (KEYS, C); O^T (vp, C); O (C, vp) */
+    float *s, *o; /* scores (KEYS, C); O (C, vp) */
     float top[C], sum[C], factor[C];
 } worker;
 
@@ -19,8 +19,7 @@ static size_t take(const gmai_tiles *c, gmai_bump *b, worker *w)
     gmai_query_block_take(c, b, 0, &w->q);
     gmai_key_tile_take(c, b, &w->t);
     w->s = gmai_take_floats(b, GMAI_TILE_KEYS * C);
-    w->o = gmai_take_floats(b, (size_t)(c->vp * C));
-    w->rows = gmai_take_floats(b, (size_t)(c->vp * C));
+    w->o = gmai_take_floats(b, (size_t)(C * c->vp));
     return b->used;
 }
 
@@ -31,30 +30,35 @@ size_t gmai_softmax_forward_work(const gmai_tiles *c)
     return take(c, &b, &w);
 }
 
-/* O^T += V^T P^T. A value that is no number counts only for the queries that see it. */
+/* O += P V. A value that is no number counts only for the queries that see it. */
 static void add_values(const gmai_tiles *c, worker *w)
 {
     gmai_key_tile *t = &w->t;
     if (t->partial && !t->finite) gmai_key_tile_split(t);
-    gmai_tiles_product(c, c->v, w->q.n, t->m, t->v, 1, t->vs, w->s, C, w->o, C, 1);
+    gmai_tiles_product(c, w->q.n, c->v, t->m, w->s, 1, C, t->v, t->vs, w->o, c->vp, 1);
     for (int b = 0; b < t->bad_v.count; b++) {
         const int j = t->bad_v.row[b];
         const float *v = t->bad_v.rows + (ptrdiff_t)b * c->vp, *p = w->s + (ptrdiff_t)j * C;
-        for (int d = 0; d < c->v; d++)
-            for (int i = t->lo[j]; i < t->hi[j]; i++) w->o[(ptrdiff_t)d * C + i] += p[i] * v[d];
+        for (int i = t->lo[j]; i < t->hi[j]; i++)
+            for (int d = 0; d < c->v; d++) w->o[(ptrdiff_t)i * c->vp + d] += p[i] * v[d];
     }
+}
+
+/* Each row of O by its factor: its reference rose. */
+static void scale_rows(const gmai_tiles *c, worker *w)
+{
+    const gmai_rows o = {w->o, c->vp, GMA_F32};
+    c->kern->unpack(w->o, c->vp, w->q.n, c->v, w->factor, &o);
 }
 
 static void finish(const gmai_tiles *c, worker *w)
 {
     const gmai_query_block *q = &w->q;
     const int64_t at = q->s->q0 + q->i0;
-    const int lanes = c->kern->lanes;
     for (int i = 0; i < C; i++) w->factor[i] = i < q->n && q->seen[i] ? 1.0f / w->sum[i] : 0.0f;
     const gmai_rows dst = gmai_rows_at(&c->a->t[GMA_O], q->s->row, q->hq, at);
-    c->kern->transpose(w->o, C, (c->v + lanes - 1) / lanes * lanes, q->nvec * lanes, w->rows, c->vp);
     /* Sums of a query that sees nothing are 0, whatever the query holds. */
-    c->kern->unpack(w->rows, c->vp, q->n, c->v, w->factor, &dst);
+    c->kern->unpack(w->o, c->vp, q->n, c->v, w->factor, &dst);
     if (!c->lse) return;
     float *lse = c->lse + (q->s->row * c->d->heads + q->hq) * c->d->q_len + at;
     for (int i = 0; i < q->n; i++) lse[i] = q->seen[i] ? w->top[i] + logf(w->sum[i]) : 0.0f;
@@ -75,14 +79,14 @@ static void one_block(const void *call, char *work, int64_t unit)
         w.top[i] = -FLT_MAX;
         w.sum[i] = 0.0f;
     }
-    memset(w.o, 0, (size_t)(c->vp * C) * sizeof(float));
+    memset(w.o, 0, (size_t)(C * c->vp) * sizeof(float));
     int64_t tile, to;
     gmai_query_block_tiles(c, &w.q, &tile, &to);
     for (; tile < to; tile++) {
         if (!gmai_key_tile_load(c, &w.q, tile, &w.t)) continue;
         gmai_key_tile_scores(c, &w.q, &w.t, w.s);
         if (c->kern->tile_softmax(w.s, w.t.m, w.q.nvec, w.top, w.sum, w.factor))
-            c->kern->scale_columns(w.o, c->v, w.q.nvec, w.factor);
+            scale_rows(c, &w);
         add_values(c, &w);
     }
     finish(c, &w);

@@ -267,13 +267,14 @@ int gmai_key_tile_load(const gmai_tiles *c, gmai_query_block *q, int64_t tile, g
     t->ks = (ptrdiff_t)k.stride;
     t->v = v.data;
     t->vs = (ptrdiff_t)v.stride;
-    if (t->partial || c->half || k.dtype != GMA_F32) {
+    /* Products read whole vectors of a row. */
+    if (t->partial || c->half || k.dtype != GMA_F32 || c->r % c->kern->lanes) {
         t->finite &= c->kern->pack(&k, t->m, c->r, keep, NULL, t->k_own, c->rp, NULL);
         if (c->half) gmai_tiles_rotate(c, t->k_own, t->m, gmai_key_angles(c, tile), 1.0f);
         t->k = t->k_own;
         t->ks = c->rp;
     }
-    if (t->partial || v.dtype != GMA_F32) {
+    if (t->partial || v.dtype != GMA_F32 || c->v % c->kern->lanes) {
         t->finite &= c->kern->pack(&v, t->m, c->v, keep, NULL, t->v_own, c->vp, NULL);
         t->v = t->v_own;
         t->vs = c->vp;

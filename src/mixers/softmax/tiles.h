@@ -1,9 +1,9 @@
 /* Softmax attention in tiles: GMAI_CHUNK queries against GMAI_TILE_KEYS keys at a time. What forward and backward share.
  *
- * Scores lie with keys as rows and queries as columns, so that the softmax is a vertical reduction and both K and V are
- * read where the caller has them:
+ * Scores lie with keys as rows and queries as columns, so that the softmax is a vertical reduction, and K and V are read
+ * where the caller has them, row by row (V^T P^T would read a column of V by single values, at three quarters of the rate):
  *
- *   S^T = K (Q scale)^T      O^T += V^T P^T      dP^T = V dO^T      dV += P^T dO      dK += dS^T Q      dQ^T += K^T dS^T
+ *   S^T = K (Q scale)^T      O += P V      dP^T = V dO^T      dV += P^T dO      dK += dS^T Q      dQ += dS K
  *
  * Which tiles there are depends on the shape only, never on the threads. */
 #ifndef GMA_MIXERS_SOFTMAX_TILES_H
