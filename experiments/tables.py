@@ -181,7 +181,7 @@ def accuracy(results):
         scores = each(r, lambda row: at(row, "measures.test.accuracy"))
         low, high = (at(r[0], "measures.test." + key) if len(r) == 1 else None for key in ("accuracy_low", "accuracy_high"))
         between = f" ({100 * low:.2f} to {100 * high:.2f})" if low is not None else ""
-        state = each(r, lambda row: at(row, "measures.state.state_bytes"))
+        state = each(r, lambda row: at(row, "measures.test.state_bytes"))
         rows.append([run, f"{r[0]['parameters']:,}" if r else "-", ", ".join(str(x["seed"]) for x in r) or "not yet run",
                      spread([100 * s for s in scores], "{:.2f}") + between if scores else ""]
                     + ([f"{state[0]:,}" if state else "-"] if results.name == "mqar" else [published.get(run, "-")]))
