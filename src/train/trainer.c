@@ -12,6 +12,7 @@
 #include "layers/rng.h"
 #include "layers/threads.h"
 #include "train/evaluate.h"
+#include "train/look.h"
 #include "train/run_folder.h"
 
 #define TRY(call)                              \
@@ -29,6 +30,7 @@ typedef struct trainer {
     gmal_net_f32 *net;
     gmal_evaluator eval;
     int has_eval;
+    gmal_look look;
     float *grads;
     int32_t *x, *y;
     gmal_run_folder run;
@@ -155,7 +157,9 @@ static gma_status set_up(trainer *t) {
     t->y = malloc((size_t)count * sizeof *t->y);
     if (!t->grads || !t->x || !t->y) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");
     TRY(gmal_net_create_f32(t->lm->layout, s->batch, T, s->recompute ? GMAL_NET_RECOMPUTE : GMAL_NET_TRAIN, t->threads, &t->net));
-    if (gmal_span_windows(&t->val, T) == 0) return GMA_OK;
+    const int no_val = gmal_span_windows(&t->val, T) == 0;
+    TRY(gmal_look_create(t->lm, no_val ? &t->train : &t->val, s->inspect_every, s->batch, t->first, t->threads, &t->look));
+    if (no_val) return GMA_OK;
     TRY(gmal_evaluator_create(t->lm->layout, &t->val, T, s->batch, s->eval_windows, t->threads, &t->eval));
     t->has_eval = 1;
     return GMA_OK;
@@ -164,6 +168,7 @@ static gma_status set_up(trainer *t) {
 static void tear_down(trainer *t) {
     gmal_run_close(&t->run);
     if (t->has_eval) gmal_evaluator_destroy(&t->eval);
+    gmal_look_destroy(&t->look);
     gmal_net_destroy_f32(t->net);
     gmal_adamw_destroy(&t->opt);
     gma_lm_destroy(t->lm);
@@ -313,6 +318,7 @@ static gma_status loop(trainer *t) {
         t->timed_steps++;
         t->rate = (double)tokens_per_step(t) / t->step_seconds;
         TRY(log_step(t));
+        TRY(gmal_look_at(&t->look, &t->run, &t->p));
         tell(t, GMA_TRAIN_STEP, NULL);
         const int end = t->p.step == s->steps;
         if (t->has_eval && !t->stop && (due(s->eval_every, t->p.step) || end)) TRY(validate(t));
