@@ -38,9 +38,9 @@ def attacked(tmp_path_factory):
     """Two models of words, compared; text, titles, classes and names attack the page."""
     here = tmp_path_factory.mktemp("attacked")
     words = [ATTACKS[(7 * i + i // 5) % len(ATTACKS)] for i in range(2000)]
-    lines = [" = <script>window.hit=7</script> = "] + [" ".join(words[i:i + 13]) for i in range(0, len(words), 13)]
+    lines = ["\n = <script>window.hit=7</script> = \n end"] + [" ".join(words[i:i + 13]) for i in range(0, len(words), 13)]
     data = "<img src=x onerror=window.hit=8>&\"'.txt"
-    (here / data).write_bytes("\n".join(lines).encode() + b" \xff\xfe \xc3( \xed\xa0\x80 end\n")
+    (here / data).write_bytes(b"\xff\xfe \xc3( \xed\xa0\x80 " + "\n".join(lines[1:]).encode() + lines[0].encode() + b"\n")
     (here / "classes.tsv").write_text("-->\t<script>window.hit=9</script>\n]]>\tb\"onload=\"window.hit=10\n")
     gma("data", "encode", data, "tokens", "--tokenizer", "words", cwd=here)
     for run in ("a<b>&", "c\"d'"):
@@ -59,6 +59,7 @@ class Browser(webdriver.Chrome):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         super().__init__(options=options, service=Service(shutil.which("chromedriver")))
+        self.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
 
     def size(self, width, height=900):
         self.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",

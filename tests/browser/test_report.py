@@ -59,7 +59,7 @@ def test_attacks_are_text(attacked, browser):
     for attack in ATTACKS:
         visible = re.sub("[\u200b\u202e]", lambda c: "\\u{%04x}" % ord(c.group()), attack)
         assert visible in shown, attack
-    assert "\\xff\\xfe" in shown.replace("\u2026", "") or "\\xff" in shown
+    assert "\\xff\\xfe \\xc3( \\xed\\xa0\\x80" in shown  # bytes that are not UTF-8
     assert not re.search("[\x00-\x08\x0b-\x1f\u200b\u202e]", shown)
     assert "<script>window.hit=9</script>" in shown  # a class of the user's
     assert "a<b>&" in browser.js("return document.querySelector('h1').textContent")
@@ -195,9 +195,8 @@ def test_themes_can_be_read(theme, plain, browser):
     assert contrast(rgba(browser.js("return getComputedStyle(document.querySelector('.say')).borderLeftColor"))[0], page) >= 3
 
 
-@pytest.mark.parametrize("which", ["plain", "attacked"])
-@pytest.mark.parametrize("width", [320, 390, 768])
-def test_narrow(width, which, browser, request):
+@pytest.mark.parametrize("which, width", [("plain", 320), ("plain", 390), ("attacked", 320)])
+def test_narrow(which, width, browser, request):
     browser.size(width, 800)
     browser.show(request.getfixturevalue(which))
     browser.js(OPEN_ALL)
@@ -217,7 +216,7 @@ def test_without_scripts(plain, browser):
     assert len(browser.find_elements(By.CSS_SELECTOR, "#t0 i")) > 500
     colours = {e.value_of_css_property("background-color") for e in browser.find_elements(By.CSS_SELECTOR, "#t0 i")[:200]}
     assert len(colours) > 5
-    for selector in ("h1", ".card", ".att img", "svg.map", "details.head table"):
+    for selector in ("h1", ".card", ".att img", "svg.map", "#l0h0 > .wide table"):
         assert browser.find_element(By.CSS_SELECTOR, selector).is_displayed(), selector
     assert not any(e.is_displayed() for e in browser.find_elements(By.CSS_SELECTOR, ".script"))  # what only scripts can keep
     second = browser.find_elements(By.CSS_SELECTOR, "details.head")[1]
