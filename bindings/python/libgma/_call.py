@@ -4,12 +4,14 @@ from __future__ import annotations
 import ctypes as c
 import functools
 import mmap
+import struct
 import threading
 from typing import Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ._library import ARG, EXEC, GRAD, MIXERS, TENSOR, Desc, Mixer, Size, Slot, check, lib
 
 View = Tuple[int, int, Tuple[int, ...], Tuple[int, ...]]
+_ADDRESS = struct.Struct("=Q").pack_into
 _PAD = ((0,) * 4, (0,) * 3, (0,) * 2, (0,), ())
 
 # The letters of gma_slot_info.dims and the field of gma_mixer_desc that each one is.
@@ -188,6 +190,22 @@ def pack(pairs: Iterable[Tuple[int, View]]) -> bytes:
         pad = _PAD[rank]
         out.append(ARG.pack(slot, address, dtype, rank, *shape, *pad, *strides, *pad))
     return b"".join(out)
+
+
+class Frame:
+    """The list of arguments of a call whose tensors differ only in where they are. pairs: as for pack()."""
+
+    def __init__(self, pairs: Sequence[Tuple[int, View]]):
+        self.count = len(pairs)
+        self._bytes = pack(pairs)
+        self._offsets = [i * ARG.size + 8 for i in range(self.count)]  # of gma_tensor.data
+
+    def at(self, addresses: Sequence[int]) -> bytes:
+        """The list with these addresses, in the order of pairs."""
+        out = bytearray(self._bytes)
+        for offset, address in zip(self._offsets, addresses):
+            _ADDRESS(out, offset, address)
+        return bytes(out)
 
 
 def grad(slot: Slot) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes as c
 import os
 import struct
+import zlib
 from typing import NamedTuple
 
 from . import _openmp
@@ -96,6 +97,15 @@ def _load() -> c.CDLL:
 
 
 lib = _load()
+
+
+def _stamp() -> int:
+    """A number of this build of the library, never 0."""
+    with open(lib._name, "rb") as file:
+        return zlib.crc32(file.read()) & 0x3fffffff | 0x40000000
+
+
+STAMP = _stamp()
 _int, _ptr, _bytes = c.c_int, c.c_void_p, c.c_char_p
 for _name, _restype, _args in (
         ("gma_version", _bytes, ()), ("gma_last_error", _bytes, ()), ("gma_mixer_kind_name", _bytes, (_int,)),

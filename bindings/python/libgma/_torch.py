@@ -7,16 +7,18 @@
 options are those of _call.Options.
 
 Outputs that nobody asked for have no element. saved is what the library's forward leaves for its backward; without it
-(save = False, or dtype float64) backward computes the forward again, or the definition in double.
+(save = 0, or dtype float64) backward computes the forward again, or the definition in double. How large saved is only the build of the library knows, so
+save is the number of the build, STAMP: compiled graphs on disk, which hold sizes, are those of one build.
 """
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+import functools
+from typing import Any, NamedTuple, Optional, Sequence
 
 import torch
 
 from . import _call
-from ._library import BF16, BOOL, F32, F64, I32, I64, MIXERS, U8, Mixer, Slot
+from ._library import BF16, BOOL, F32, F64, I32, I64, MIXERS, STAMP, U8, Mixer, Slot
 
 Tensor = torch.Tensor
 
@@ -24,12 +26,14 @@ _CODES = {torch.float32: F32, torch.bfloat16: BF16, torch.float64: F64, torch.bo
           torch.int32: I32, torch.int64: I64}
 
 
+_BAD_TYPE = "{} is {}; it must be float32 or bfloat16, or float64 for the definition in double"
+
+
 def view(t: Tensor, name: str, width: bool) -> tuple[Tensor, _call.View]:
     """The tensor whose memory is used (one copy where a row is not contiguous) and its view."""
     code = _CODES.get(t.dtype)
     if code is None:
-        raise ValueError(f"{name} is {str(t.dtype)[6:]}; it must be float32 or bfloat16, or float64 for the definition in "
-                         "double")
+        raise ValueError(_BAD_TYPE.format(name, str(t.dtype)[6:]))
     shape, strides = t.shape, t.stride()
     if width and shape and shape[-1] > 1 and strides[-1] != 1:
         t = t.contiguous()
@@ -37,67 +41,116 @@ def view(t: Tensor, name: str, width: bool) -> tuple[Tensor, _call.View]:
     return t, (t.data_ptr(), code, shape, strides)
 
 
-def _like(t: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """Empty (B, H, N, width) that lies in memory as t does: tokens before heads, or heads before tokens. So what a
-    module makes from x by unflatten and transpose comes back without a copy."""
-    b, h, n = t.shape[:3]
-    inside = t.stride(1) < t.stride(2)
-    strides = (n * h * width, width, h * width, 1) if inside else (h * n * width, n * width, width, 1)
-    return torch.empty_strided((b, h, n, width), strides, dtype=dtype, device=t.device)
+# Everything about a call but its addresses follows from the types, shapes and strides of its tensors, so it is worked out
+# once for each of them: Signature = (dtype, shape, strides), or None for a tensor that is not there.
+
+def _signature(t: Optional[Tensor]) -> Optional[tuple]:
+    return None if t is None else (t.dtype, t.shape, t.stride())
 
 
-def _outputs(mixer: Mixer, x: Sequence[Optional[Tensor]], extents: dict, components: int, want_state: bool) -> list:
+def _whole_rows(slots: Sequence[Slot], x: Sequence[Optional[Tensor]]) -> list:
+    """x with one copy where a row of a wide tensor is not contiguous."""
+    return [t if t is None or not slot.low_precision or t.dtype == torch.float64 or not t.dim() or t.stride(-1) == 1
+            or t.shape[-1] <= 1 else t.contiguous() for slot, t in zip(slots, x)]
+
+
+def _view(signature: tuple, name: str) -> _call.View:
+    dtype, shape, strides = signature
+    code = _CODES.get(dtype)
+    if code is None:
+        raise ValueError(_BAD_TYPE.format(name, str(dtype)[6:]))
+    return 0, code, shape, strides
+
+
+def _like(signature: tuple, width: Any, dtype: torch.dtype) -> tuple:
+    """The signature of (B, H, N, width) that lies in memory as that one does: tokens before heads, or heads before tokens.
+    So what a module makes from x by unflatten and transpose comes back without a copy."""
+    b, h, n = signature[1][:3]
+    inside = signature[2][1] < signature[2][2]
+    return dtype, (b, h, n, width), ((n * h * width, width, h * width, 1) if inside
+                                     else (h * n * width, n * width, width, 1))
+
+
+def _dense(shape: Sequence, dtype: torch.dtype) -> tuple:
+    strides: list = []
+    for n in reversed(shape):
+        strides.insert(0, strides[0] * last if strides else 1)
+        last = n
+    return dtype, tuple(shape), tuple(strides)
+
+
+def _new(signature: tuple, like: Tensor) -> Tensor:
+    return torch.empty_strided(signature[1], signature[2], dtype=signature[0], device=like.device)
+
+
+def _bind(mixer: Mixer, x: Sequence[Optional[tuple]]) -> dict:
+    return _call.bind(mixer.inputs, [None if t is None else t[1] for t in x])
+
+
+def _outputs(mixer: Mixer, x: Sequence[Optional[tuple]], extents: dict, components: int, want_state: bool) -> list:
+    """Signatures of the outputs; of one that nobody asked for, without an element."""
     q, values = x[0], x[mixer.names.index("v") if "v" in mixer.names else 0]
-    double = q.dtype == torch.float64
+    real = torch.float64 if q[0] == torch.float64 else torch.float32
     out = []
     for slot in mixer.outputs:
         shape = _call.shape_of(slot.dims, extents, components) if slot.required or want_state else (0,)
-        if slot.low_precision and len(shape) == 4:
-            out.append(_like(q, shape[-1], values.dtype))
-        else:
-            out.append(q.new_empty(shape, dtype=torch.float64 if double else values.dtype if slot.low_precision
-                                   else torch.float32))
+        dtype = values[0] if slot.low_precision and real != torch.float64 else real
+        out.append(_like(q, shape[-1], dtype) if slot.low_precision and len(shape) == 4 else _dense(shape, dtype))
     return out
 
 
-def _bind(mixer: Mixer, x: Sequence[Optional[Tensor]]) -> dict:
-    return _call.bind(mixer.inputs, [None if t is None else t.shape for t in x])
+def _wanted(mixer: Mixer, needs: Sequence[bool]) -> list:
+    return [i for i, slot in enumerate(mixer.inputs) if needs[i] and slot.has_grad]
 
 
-def _input_pairs(slots: Sequence[Slot], x: Sequence[Optional[Tensor]], double: bool, keep: list) -> list:
-    pairs = []
-    for slot, t in zip(slots, x):
-        if t is not None:
-            t, v = view(t, slot.name, slot.low_precision and not double)
-            keep.append(t)
-            pairs.append((slot.number, v))
-    return pairs
+def _gradients(mixer: Mixer, x: Sequence[Optional[tuple]], needs: Sequence[bool]) -> list:
+    """Signatures of the gradients."""
+    return [_like(x[i], x[i][1][-1], x[i][0]) if mixer.inputs[i].low_precision and len(x[i][1]) == 4
+            else _dense(x[i][1], x[i][0]) for i in _wanted(mixer, needs)]
 
 
-def _forward(mixer: Mixer, x: Sequence[Optional[Tensor]], options: Sequence, want_state: bool, save: bool) -> tuple:
+class _Recipe(NamedTuple):
+    plan: _call.Plan
+    frame: _call.Frame
+    out: list  # signatures
+
+
+def _inputs(mixer: Mixer, x: Sequence[Optional[tuple]]) -> list:
+    return [(slot.number, _view(t, slot.name)) for slot, t in zip(mixer.inputs, x) if t is not None]
+
+
+@functools.lru_cache(maxsize=256)
+def _forward_recipe(name: str, x: tuple, options: tuple, want_state: bool) -> _Recipe:
+    mixer = MIXERS[name]
     extents = _bind(mixer, x)
     plan = _call.plan(mixer, options, extents)
-    double = x[0].dtype == torch.float64
-    keep: list = []
-    pairs = _input_pairs(mixer.inputs, x, double, keep)
     out = _outputs(mixer, x, extents, plan.components, want_state)
-    for slot, t in zip(mixer.outputs, out):
-        if slot.required or want_state:
-            pairs.append((slot.number, view(t, slot.name, False)[1]))
-    args = _call.pack(pairs)
-    if double:
+    pairs = _inputs(mixer, x)
+    pairs += [(slot.number, _view(t, slot.name)) for slot, t in zip(mixer.outputs, out) if slot.required or want_state]
+    return _Recipe(plan, _call.Frame(pairs), out)
+
+
+def _forward(mixer: Mixer, x: Sequence[Optional[Tensor]], options: Sequence, want_state: bool, save: int) -> tuple:
+    x = _whole_rows(mixer.inputs, x)
+    recipe = _forward_recipe(mixer.name, tuple([_signature(t) for t in x]), tuple(options), want_state)
+    plan, frame = recipe.plan, recipe.frame
+    out = [_new(t, x[0]) for t in recipe.out]
+    used = out if want_state else [t for slot, t in zip(mixer.outputs, out) if slot.required]
+    args = frame.at([t.data_ptr() for t in (*x, *used) if t is not None])
+    if x[0].dtype == torch.float64:
         saved = x[0].new_empty(0, dtype=torch.uint8)
-        plan.naive_forward(args, len(pairs))
+        plan.naive_forward(args, frame.count)
     else:
         threads = torch.get_num_threads()
         saved = x[0].new_zeros(plan.sizes(threads).saved if save else 0, dtype=torch.uint8)  # gaps too
-        plan.forward(args, len(pairs), threads, saved.data_ptr())
+        plan.forward(args, frame.count, threads, saved.data_ptr())
     return (*out, saved)
 
 
-def _forward_fake(mixer: Mixer, x: Sequence[Optional[Tensor]], options: Sequence, want_state: bool, save: bool) -> tuple:
-    extents = _bind(mixer, x)
-    out = _outputs(mixer, x, extents, _call.components(extents), want_state)
+def _forward_fake(mixer: Mixer, x: Sequence[Optional[Tensor]], options: Sequence, want_state: bool, save: int) -> tuple:
+    signatures = [_signature(t) for t in x]
+    extents = _bind(mixer, signatures)
+    out = [_new(t, x[0]) for t in _outputs(mixer, signatures, extents, _call.components(extents), want_state)]
     if not save or x[0].dtype == torch.float64:
         size: Any = 0
     elif any(isinstance(n, torch.SymInt) for n in extents.values()):
@@ -107,48 +160,39 @@ def _forward_fake(mixer: Mixer, x: Sequence[Optional[Tensor]], options: Sequence
     return (*out, x[0].new_empty(size, dtype=torch.uint8))
 
 
-def _wanted(mixer: Mixer, needs: Sequence[bool]) -> list:
-    return [i for i, slot in enumerate(mixer.inputs) if needs[i] and slot.has_grad]
-
-
-def _gradients(mixer: Mixer, x: Sequence[Optional[Tensor]], needs: Sequence[bool]) -> list[Tensor]:
-    out = []
-    for i in _wanted(mixer, needs):
-        t = x[i]
-        out.append(_like(t, t.shape[-1], t.dtype) if mixer.inputs[i].low_precision and t.dim() == 4
-                   else torch.empty(t.shape, dtype=t.dtype, device=t.device))
-    return out
+@functools.lru_cache(maxsize=256)
+def _backward_recipe(name: str, x: tuple, o: tuple, grads: tuple, needs: tuple, options: tuple) -> _Recipe:
+    mixer = MIXERS[name]
+    plan = _call.plan(mixer, options, _bind(mixer, x))
+    out = _gradients(mixer, x, needs)
+    pairs = _inputs(mixer, x) + [(mixer.outputs[0].number, _view(o, mixer.outputs[0].name))]
+    pairs += [(_call.grad(slot), _view(g, "grad_" + slot.name)) for slot, g in zip(mixer.outputs, grads) if g is not None]
+    pairs += [(_call.grad(mixer.inputs[i]), _view(g, "grad_" + mixer.inputs[i].name))
+              for i, g in zip(_wanted(mixer, needs), out)]
+    return _Recipe(plan, _call.Frame(pairs), out)
 
 
 def _backward(mixer: Mixer, x: Sequence[Optional[Tensor]], o: Tensor, saved: Tensor, grads: Sequence[Optional[Tensor]],
               needs: Sequence[bool], options: Sequence) -> list[Tensor]:
-    extents = _bind(mixer, x)
-    plan = _call.plan(mixer, options, extents)
+    x = _whole_rows(mixer.inputs, x)
+    o, *grads = _whole_rows(mixer.outputs[:1] + mixer.outputs, [o, *grads])
+    recipe = _backward_recipe(mixer.name, tuple([_signature(t) for t in x]), _signature(o),
+                              tuple([_signature(g) for g in grads]), tuple(needs), tuple(options))
+    plan, frame = recipe.plan, recipe.frame
+    out = [_new(t, x[0]) for t in recipe.out]
     double = x[0].dtype == torch.float64
     threads = torch.get_num_threads()
     if not double:
         if saved.numel() == 0 and plan.sizes(threads).saved:
-            o, *_, saved = _forward(mixer, x, options, False, True)
+            o, *_, saved = _forward(mixer, x, options, False, 1)
+            return _backward(mixer, x, o, saved, grads, needs, options)
         if saved.data_ptr() % 64:
             saved = saved.clone()
-    keep: list = []
-    pairs = _input_pairs(mixer.inputs, x, double, keep)
-    out = _gradients(mixer, x, needs)
-    for slot, g in zip(mixer.outputs, grads):
-        if slot.required:
-            o, v = view(o, slot.name, not double)
-            pairs.append((slot.number, v))
-        if g is not None:
-            g, v = view(g, "grad_" + slot.name, slot.low_precision and not double)
-            keep.append(g)
-            pairs.append((_call.grad(slot), v))
-    for i, g in zip(_wanted(mixer, needs), out):
-        pairs.append((_call.grad(mixer.inputs[i]), view(g, "grad_" + mixer.inputs[i].name, False)[1]))
-    args = _call.pack(pairs)
+    args = frame.at([t.data_ptr() for t in (*x, o, *grads, *out) if t is not None])
     if double:
-        plan.naive_backward(args, len(pairs))
+        plan.naive_backward(args, frame.count)
     else:
-        plan.backward(args, len(pairs), threads, saved.data_ptr())
+        plan.backward(args, frame.count, threads, saved.data_ptr())
     return out
 
 
@@ -167,7 +211,7 @@ def _register(mixer: Mixer) -> None:
     grads = ", ".join(f"Tensor? grad_{s.name}" for s in mixer.outputs)
     name, back = f"libgma::{mixer.name}", f"libgma::{mixer.name}_backward"
     tags = (torch.Tag.pt2_compliant_tag,)
-    torch.library.define(name, f"({inputs}, {options}, bool want_state, bool save) -> ({outputs})", tags=tags)
+    torch.library.define(name, f"({inputs}, {options}, bool want_state, int save) -> ({outputs})", tags=tags)
     torch.library.define(back, f"({inputs}, Tensor o, Tensor saved, {grads}, bool[] needs, {options}) -> Tensor[]",
                          tags=tags)
 
@@ -186,7 +230,7 @@ def _register(mixer: Mixer) -> None:
 
     @torch.library.register_fake(back)
     def backward_fake(*a):
-        return _gradients(mixer, a[:n], a[n + 2 + count])
+        return [_new(t, a[0]) for t in _gradients(mixer, [_signature(t) for t in a[:n]], a[n + 2 + count])]
 
     # An autograd.Function of our own in the place of torch.library.register_autograd, whose share of a call grows with the
     # square of the number of arguments (half a millisecond here).
@@ -207,7 +251,7 @@ def _register(mixer: Mixer) -> None:
             needs = [need and slot.has_grad for need, slot in zip(ctx.needs_input_grad, mixer.inputs)]
             up = [g if slot.required or ctx.want_state else None for slot, g in zip(mixer.outputs, up)]
             if any(g is not None for g in up[1:]):  # the parts of a state go together
-                extents = _bind(mixer, x)
+                extents = _bind(mixer, [_signature(t) for t in x])
                 up[1:] = [x[0].new_zeros(_call.shape_of(s.dims, extents, _call.components(extents)),
                                          dtype=torch.float64 if x[0].dtype == torch.float64 else torch.float32)
                           if g is None else g for s, g in zip(mixer.outputs[1:], up[1:])]
@@ -228,10 +272,23 @@ def _register(mixer: Mixer) -> None:
 
     _LIBRARY.impl(mixer.name, autograd, "Autograd")
 
-    def refuse(ctx, *up):
-        raise RuntimeError(_SECOND.format(mixer.name))
+    class Once(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *a):
+            with torch._C._AutoDispatchBelowAutograd():
+                return tuple(op_backward(*a))
 
-    torch.library.register_autograd(back, refuse)
+        @staticmethod
+        def backward(ctx, *up):
+            raise RuntimeError(_SECOND.format(mixer.name))
+
+    def autograd_backward(*a):
+        if torch.is_grad_enabled() and any([isinstance(t, Tensor) and t.requires_grad for t in a]):
+            return list(Once.apply(*a))
+        with torch._C._AutoDispatchBelowAutograd():
+            return op_backward(*a)
+
+    _LIBRARY.impl(mixer.name + "_backward", autograd_backward, "Autograd")
 
 
 for _mixer in MIXERS.values():
@@ -288,7 +345,7 @@ def mix(mixer: str, given: dict, options: tuple, want_state: bool, naive: bool) 
     for name, floating, low in rows:
         t = given.get(name)
         x.append(_cast(t, name, low, double) if t is not None and floating else t)
-    save = torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in x])
+    save = STAMP if torch.is_grad_enabled() and any([t is not None and t.requires_grad for t in x]) else 0
     return getattr(torch.ops.libgma, mixer)(*x, *options, want_state, save)[:-1]
 
 

@@ -14,10 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import checkpoint, layers
-from ._library import MIXERS
-from .functional import _mix, responsibilities
-from .module import Heads
-from .state import AttentionState
+from .layer_mixers import Mamba, Mixer, Past
 
 # The settings of a model and their defaults, as in include/gma/lm.h (gma_lm_config); 0 is filled in by resolve().
 # "auto" is settled by layers.resolve().
@@ -25,7 +22,7 @@ DEFAULTS: Dict[str, Any] = {
     "layers": 4, "mixer": "auto", "width": 192, "heads": 3, "kv_heads": 0, "routing_dim": 0, "value_dim": 0,
     "components": "auto", "context": 256, "vocab": 256, "tokenizer": "bytes", "mlp_width": 0, "mlp": "gelu", "norm": "rms",
     "positions": "auto", "tied": True, "logit_scale": "auto", "forget_gate": "auto", "output_gate": "auto", "conv": "auto",
-    "window": 0, "logit_scale_init": 0.3, "dropout": 0.0, "rotary_base": 10000.0, "norm_eps": 1e-5, "eps": 1e-6, "eps_sigma": 1e-4}
+    "states": "auto", "expand": "auto", "window": 0, "logit_scale_init": 0.3, "dropout": 0.0, "rotary_base": 10000.0, "norm_eps": 1e-5, "eps": 1e-6, "eps_sigma": 1e-4}
 _CHOICES = {"mlp": ("gelu", "swiglu"), "norm": ("rms", "layer"), "positions": ("none", "learned", "rotary", "auto")}
 
 
@@ -53,134 +50,6 @@ def resolve(settings: Mapping[str, Any]) -> Tuple[Dict[str, Any], List[Dict[str,
     return c, each
 
 
-class _Conv(nn.Module):
-    """y_t = sum_j weight[j] x_{t-j}, channel by channel."""
-
-    def __init__(self, taps: int, channels: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(taps, channels))
-        nn.init.ones_(self.weight[0])
-
-    def forward(self, x: Tensor, before: Tensor) -> Tensor:
-        """x (B,N,C), before (B,taps-1,C): the inputs that came before."""
-        taps, n = self.weight.shape[0], x.shape[1]
-        x = torch.cat((before, x), 1)
-        return sum(self.weight[j] * x[:, taps - 1 - j:taps - 1 - j + n] for j in range(taps))
-
-
-def _rotary(x: Tensor, first: int, base: float) -> Tensor:
-    """x (B,H,N,R): element i and i + R/2 turned by (first + n) base^(-2 i / R)."""
-    half = x.shape[-1] // 2
-    t = torch.arange(first, first + x.shape[-2], dtype=torch.float64, device=x.device)
-    rate = base ** (-2.0 * torch.arange(half, dtype=torch.float64, device=x.device) / x.shape[-1])
-    angle = t[:, None] * rate
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    a, b = x[..., :half], x[..., half:]
-    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
-
-
-class Past(NamedTuple):
-    """What a layer keeps of the tokens before: (S, Z) or, for softmax, keys and values, or an AttentionState while decoding;
-    and the last inputs of the convolution."""
-
-    state: Any
-    inputs: Optional[Tensor]
-
-
-class Mixer(Heads):
-    """The mixer of one layer with its options: short convolution, forget gate, logit scale, output gate, rotary
-    positions, window. c: settings of the model; layer: of this layer (layers.resolve)."""
-
-    def __init__(self, c: Mapping[str, Any], layer: Mapping[str, Any]):
-        self.kind = layer["mixer"]
-        super().__init__(c["width"], c["heads"], layer["components"] if self.kind == "gma" else None, c["routing_dim"],
-                         c["value_dim"], c["kv_heads"], False, c["eps"], c["eps_sigma"])
-        out = c["heads"] * self.value_dim
-        self.splits = (c["heads"] * self.routing_dim, c["kv_heads"] * self.routing_dim, c["kv_heads"] * self.value_dim)
-        self.gate_proj = nn.Linear(c["width"], out, bias=False) if layer["output_gate"] else None
-        self.forget_proj = nn.Linear(c["width"], c["kv_heads"]) if layer["forget_gate"] else None
-        self.conv = _Conv(layer["conv"], sum(self.splits)) if layer["conv"] else None
-        scale = torch.full((c["kv_heads"],), math.log(c["logit_scale_init"]))
-        self.log_logit_scale = nn.Parameter(scale) if layer["logit_scale"] else None
-        if self.kind == "performer":  # fixed, saved with the model
-            self.register_buffer("features", _orthogonal_features(layer["components"], self.routing_dim))
-        self.context, base = c["context"], c["rotary_base"] if layer["rotary"] else 0.0
-        softmax = self.kind == "softmax"  # which turns q and k itself
-        self.rotary_base = 0.0 if softmax else base
-        self.options = {"rotary_base": base, "window": layer["window"]} if softmax else {"eps": c["eps"]}
-        if self.kind == "gma":
-            self.options["eps_sigma"] = c["eps_sigma"]
-
-    def logit_scale(self) -> Optional[Tensor]:
-        """(H), or None."""
-        return None if self.log_logit_scale is None else self.log_logit_scale.float().exp()
-
-    def heads(self, x: Tensor, first: int = 0, past: Optional[Past] = None) -> Tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
-        """What enters the operator for x (B,N,E), whose first token is number `first`: q, k, v; and the inputs of the
-        convolution that the next tokens need."""
-        qkv, inputs = torch.cat((self.q_proj(x), self.k_proj(x), self.v_proj(x)), -1), None
-        if self.conv is not None:
-            back = self.conv.weight.shape[0] - 1
-            before = qkv.new_zeros(x.shape[0], back, qkv.shape[-1]) if past is None else past.inputs
-            inputs = torch.cat((before, qkv), 1)[:, x.shape[1]:]
-            qkv = self.conv(qkv, before)
-        q, k, v = self.split_heads(*qkv.split(self.splits, -1))
-        if self.rotary_base:
-            q, k = _rotary(q, first, self.rotary_base), _rotary(k, first, self.rotary_base)
-        return q, k, v, inputs
-
-    def responsibilities(self, x: Tensor, which: str = "q") -> Tensor:
-        """Through which component each token of x (B,N,E) is routed as a query (which="q") or key ("k"): (B,Hq or H,N,K)."""
-        if which not in ("q", "k") or self.kind != "gma":
-            raise ValueError(f"a layer of mixer {self.kind!r} has no responsibilities for {which!r}")
-        return responsibilities(self.heads(x)["qk".index(which)], self.mu, self.omega, self.alpha,
-                                logit_scale=self.logit_scale(), eps_sigma=self.eps_sigma)
-
-    def parameters_of_operator(self) -> Dict[str, Optional[Tensor]]:
-        """What the operator takes besides q, k, v and a decay."""
-        if self.kind == "gma":
-            return {"mu": self.mu, "omega": self.omega, "alpha": self.alpha, "logit_scale": self.logit_scale()}
-        return {"features": self.features} if self.kind == "performer" else {}
-
-    def mix(self, x: Tensor, first: int = 0, past: Optional[Past] = None,
-            keep: bool = False) -> Tuple[Tensor, Optional[Past]]:
-        """x (B,N,E), whose first token is number `first`; with keep also what the next tokens need."""
-        q, k, v, inputs = self.heads(x, first, past)
-        decay = None if self.forget_proj is None else F.logsigmoid(self.forget_proj(x).float()).transpose(1, 2)
-        if past is not None:
-            state: Any = past.state
-            o = state.step(q, k, v, log_decay=decay)
-        else:
-            summed = keep and self.kind != "softmax"
-            given = {"k": k, "v": v, "log_decay": decay, **self.parameters_of_operator()}
-            o = _mix(self.kind, q, given, None, None, summed, causal=True, **self.options)
-            o, state = o if summed else (o, (k, v))
-        o = o.transpose(1, 2).flatten(2)
-        if self.gate_proj is not None:
-            o = o * F.silu(self.gate_proj(x))
-        return self.out_proj(o), Past(state, inputs) if keep else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x (B,N,E) gives (B,N,E)."""
-        return self.mix(x)[0]
-
-    def decoding(self, past: Past, batch: int) -> Past:
-        """past of whole sequences, ready for single tokens."""
-        more = {} if self.kind in ("gma", "performer") else {"routing_dim": self.routing_dim}
-        state, room = past.state, 0
-        if self.kind == "softmax" and not self.options["window"]:
-            room = max(self.context, state[0].shape[2] + 1)
-        return Past(AttentionState(mixer=self.kind, batch=batch, value_dim=self.value_dim, num_heads=self.num_heads,
-                                   num_kv_heads=self.num_kv_heads, initial_state=state, cache_len=room, **more,
-                                   **self.parameters_of_operator(), **self.options), past.inputs)
-
-
-def _orthogonal_features(count: int, width: int) -> Tensor:
-    """(M,R): random directions, orthogonal within blocks of R, with the lengths of normal vectors."""
-    blocks = [torch.linalg.qr(torch.randn(width, width))[0] for _ in range(-(-count // width))]
-    return torch.cat(blocks)[:count] * torch.randn(count, width).norm(dim=1, keepdim=True)
-
-
 class _MLP(nn.Module):
     def __init__(self, c: Mapping[str, Any]):
         super().__init__()
@@ -206,7 +75,7 @@ class Block(nn.Module):
 
     def __init__(self, c: Mapping[str, Any], layer: Mapping[str, Any]):
         super().__init__()
-        self.norm1, self.mixer = _norm(c), Mixer(c, layer)
+        self.norm1, self.mixer = _norm(c), (Mamba if layer["mixer"] == "mamba" else Mixer)(c, layer)
         self.norm2, self.mlp = _norm(c), _MLP(c)
         self.drop = nn.Dropout(c["dropout"])
 
@@ -259,9 +128,7 @@ class LanguageModel(nn.Module):
             for block in self.blocks:
                 for projection in (block.mixer.out_proj, block.mlp.down):
                     projection.weight.mul_((2 * len(self.blocks)) ** -0.5)
-                if block.mixer.forget_proj is not None:
-                    bias = block.mixer.forget_proj.bias
-                    bias.copy_(torch.linspace(3, 7, len(bias)) if len(bias) > 1 else torch.tensor([5.0]))
+                block.mixer.reset_gates()
 
     def _run(self, tokens: Tensor, past: Optional[Progress], keep: bool) -> Tuple[Tensor, Optional[Progress]]:
         if tokens.dim() != 2:

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, Mapping
 
 from ._library import MIXERS, PARAM
 
-OPTIONS = ("window", "components", "logit_scale", "forget_gate", "output_gate", "conv", "rotary")
-_OPEN = {"window": 0, "components": 64, "logit_scale": 1, "forget_gate": 1, "output_gate": 1, "conv": 4}
+OPTIONS = ("window", "states", "expand", "components", "logit_scale", "forget_gate", "output_gate", "conv", "rotary")
+_OPEN = {"window": 0, "states": 16, "expand": 2, "components": 64, "logit_scale": 1, "forget_gate": 1, "output_gate": 1, "conv": 4}
 
 
 def honours(mixer: str, option: str) -> bool:
@@ -18,8 +18,10 @@ def honours(mixer: str, option: str) -> bool:
     slots = MIXERS[mixer].by_name
     if option == "window":
         return mixer == "softmax"
+    if option in ("states", "expand"):
+        return mixer == "mamba"
     if option == "components":
-        return any(s.role == PARAM and ("K" in s.dims or "M" in s.dims) for s in slots.values())
+        return "q" in slots and any(s.role == PARAM and ("K" in s.dims or "M" in s.dims) for s in slots.values())
     return {"logit_scale": "logit_scale", "forget_gate": "log_decay"}.get(option, "q") in slots
 
 
@@ -57,16 +59,16 @@ def resolve(c: Dict[str, Any]) -> List[Dict[str, Any]]:
         if c["mixer"] not in MIXERS:
             raise ValueError(f"mixer {c['mixer']!r} is unknown; there are: {', '.join(MIXERS)}")
         layers = [{"mixer": c["mixer"]} for _ in range(int(c["layers"]))]
-    without = [x["mixer"] for x in layers if "q" not in MIXERS[x["mixer"]].by_name]
-    if without:
-        raise ValueError(f"the layers of this package have queries, keys and values; the mixer {without[0]} has none")
+    refused = [x["mixer"] for x in layers if x["mixer"] == "linformer"]
+    if refused:
+        raise ValueError("the mixer linformer is bidirectional and cannot be part of a causal model")
     for name, value in _OPEN.items():
         able = any(honours(x["mixer"], name) for x in layers)
         if _is_open(c[name]):
             c[name] = value if able else 0
         elif c[name] and not able:
             raise ValueError(f"{name}: no layer can honour it")
-        if name not in ("window", "components", "conv"):
+        if name not in ("window", "states", "expand", "components", "conv"):
             c[name] = bool(c[name])
     if _is_open(c["positions"]):  # softmax knows no order of its own
         softmax = [x for x in layers if x["mixer"] == "softmax"]

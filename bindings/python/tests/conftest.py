@@ -4,7 +4,7 @@ import shutil
 import sys
 import tempfile
 
-# Compiled graphs hold sizes that the library told; its cache on disk knows nothing of the library's version.
+# A compile cache of their own: compiling is part of what is tested.
 _cache = tempfile.mkdtemp(prefix="libgma-inductor-")
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = _cache
 atexit.register(shutil.rmtree, _cache, ignore_errors=True)

@@ -39,7 +39,7 @@ needs_program = pytest.mark.skipif(not os.path.exists(os.path.join(BUILD, "bin",
 
 
 def small(variant):
-    return {"layers": 2, **({} if variant.get("mixer") in ("linear", "softmax") else {"components": 5}), **variant}
+    return {"layers": 2, **({} if variant.get("mixer") in ("linear", "softmax", "mamba") else {"components": 5}), **variant}
 
 
 def reference(folder, text, tmp_path):
@@ -94,6 +94,9 @@ VARIANTS = {
 if "softmax" in libgma.mixers():
     VARIANTS["softmax"] = dict(mixer="softmax", width=48, kv_heads=1)
     VARIANTS["softmax among others"] = dict(layers="gma,softmax:window=7,softmax:conv=0", width=48)
+if "mamba" in libgma.mixers():
+    VARIANTS["mamba"] = dict(mixer="mamba", width=48, states=5, expand=3)
+    VARIANTS["mamba among others"] = dict(layers="gma,mamba:states=4,linear,mamba:expand=1", width=48)
 
 
 @needs_program

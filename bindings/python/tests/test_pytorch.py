@@ -234,3 +234,16 @@ def test_inference_and_other_devices():
     assert meta(x.to("meta")).shape == x.shape
     empty = random_inputs(length=0)
     assert call(libgma.attention, empty, {}).shape == (2, 3, 0, 5)
+
+
+def test_compiled_graphs_are_of_one_build():
+    """Sizes of buffers are part of a compiled graph, which is kept on disk, and another build may have others."""
+    from libgma._library import STAMP
+    seen = []
+
+    def look(graph, _):
+        seen.extend(node.args[-1] for node in graph.graph.nodes if "libgma" in str(node.target))
+        return graph.forward
+    x = [t.requires_grad_() for t in (torch.randn(1, 2, 9, 4), torch.randn(2, 5, 4), torch.zeros(2, 5, 4), torch.zeros(2, 5))]
+    torch.compile(lambda q, *p: libgma.attention(q, q, q, *p), backend=look, fullgraph=True)(*x)
+    assert seen == [STAMP]
