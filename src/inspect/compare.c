@@ -179,8 +179,12 @@ static gma_status describe(work *w, const sums *s, int i, int j, gmal_pair *p) {
     if (!p->matches)
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for %lld matches", (long long)n);
     TRY(match(w, s, &mean));
-    p->numbers = (gma_compare_pair){.struct_size = sizeof p->numbers, .layer = a->layer, .head_a = a->head,
-                                    .head_b = b->head, .matched = w->ka < w->kb ? w->ka : w->kb, .correlation = mean};
+    p->numbers = (gma_compare_pair){.struct_size = sizeof p->numbers,
+                                    .layer = a->layer,
+                                    .head_a = a->head,
+                                    .head_b = b->head,
+                                    .matched = w->ka < w->kb ? w->ka : w->kb,
+                                    .correlation = mean};
     for (int64_t x = 0; x < n; x++) {
         gmal_match *m = &p->matches[x];
         const int64_t y = w->column[x];

@@ -22,8 +22,8 @@ typedef struct gmal_top_token {
 /* The tokens that weigh most in a component, at most `most` of them; returns how many. */
 int gmal_top_tokens(const gma_inspection *n, int head, int64_t component, int most, gmal_top_token *out);
 
-/* (x,y) of every mean on the plane of the two largest principal components of the means: xy (K,2), and the shares of their
- * variance. K or R up to some hundred. OUT_OF_MEMORY. */
+/* (x,y) of every mean on the plane of the two largest principal components of the means: xy (K,2), and the shares of
+ * their variance. K or R up to some hundred. OUT_OF_MEMORY. */
 gma_status gmal_principal_plane(const float *mu, int64_t components, int64_t width, double *xy, double explained[2]);
 
 #endif

@@ -106,10 +106,10 @@ static void add_head(const gma_inspection *n, const gmal_router *r, gmal_stretch
     memcpy(out->gamma_k + at * k, key + from * k, (size_t)(count * k) * sizeof *key);
     if (at > 0)
         return;
-    gmal_implied_attention(q, key, gmal_router_decay(r, 0, h->kv_head), k, n->lm->layout->c.eps, from, s->span, out->gma,
-                           out->gma_before);
-    gmal_softmax_attention(r->routing.q + h->head * width, r->routing.k + h->kv_head * width, r->routing.ld, width, from,
-                           s->span, out->softmax, out->softmax_before);
+    gmal_implied_attention(q, key, gmal_router_decay(r, 0, h->kv_head), k, n->lm->layout->c.eps, from, s->span,
+                           out->gma, out->gma_before);
+    gmal_softmax_attention(r->routing.q + h->head * width, r->routing.k + h->kv_head * width, r->routing.ld, width,
+                           from, s->span, out->softmax, out->softmax_before);
 }
 
 static gma_status add_window(const gma_inspection *n, gmal_router *r, gmal_stretch *s, int64_t at) {
@@ -141,8 +141,8 @@ gma_status gmal_stretch_create(const gma_inspection *n, int64_t begin, int64_t t
     int room = s->heads != NULL;
     for (int i = 0; room && i < heads; i++)
         room = make_head(&s->heads[i], s->tokens, s->span, n->c.heads[i].components);
-    gma_status status = room ? GMA_OK
-                             : gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory to look at %lld tokens", (long long)s->tokens);
+    gma_status status =
+        room ? GMA_OK : gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory to look at %lld tokens", (long long)s->tokens);
     const gmal_threads t = gmal_threads_enter(n->o.threads);
     gmal_router r = {0};
     if (status == GMA_OK)

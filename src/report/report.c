@@ -29,8 +29,11 @@ static void put_header(const gmal_report *r) {
     const gma_inspection *n = r->n;
     fputs("<header>\n<h1>What the Gaussians of ", f);
     gmal_html_string(f, r->o.model, GMAL_HTML_ELEMENT);
-    fputs(" do</h1>\n<p>Every head of Gaussian Mixture Attention sorts tokens into components, its Gaussians: a token is <em>written</em> "
-          "to some of them, as a key, and <em>reads</em> from some, as a query. This page shows which tokens go where in the text ", f);
+    fputs(" do</h1>\n<p>Every head of Gaussian Mixture Attention sorts tokens into components, its Gaussians: a token "
+          "is <em>written</em> "
+          "to some of them, as a key, and <em>reads</em> from some, as a query. This page shows which tokens go where "
+          "in the text ",
+          f);
     gmal_html_string(f, n->data, GMAL_HTML_ELEMENT);
     fputs(".</p>\n<dl class=\"facts\">\n", f);
     fact(f, "tokens looked at", "%.0f", (double)n->c.tokens);
@@ -53,8 +56,10 @@ static void put_spark(const gmal_report *r, int head, double *usage) {
     for (int64_t i = 0; i < k; i++)
         usage[i] = h->usage_q[i] + h->usage_k[i];
     qsort(usage, (size_t)k, sizeof *usage, descending);
-    fprintf(r->f, "<svg viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path class=\"area\" d=\"M0 %d", WIDTH,
-            HEIGHT, HEIGHT);
+    fprintf(
+        r->f,
+        "<svg viewBox=\"0 0 %d %d\" preserveAspectRatio=\"none\" aria-hidden=\"true\"><path class=\"area\" d=\"M0 %d",
+        WIDTH, HEIGHT, HEIGHT);
     for (int64_t i = 0; i < steps; i++) {
         const double y = HEIGHT - (HEIGHT - 2) * (usage[0] > 0 ? usage[i * k / steps] / usage[0] : 0);
         fprintf(r->f, "L%.1f %.1fL%.1f %.1f", (double)WIDTH * (double)i / (double)steps, y,
@@ -76,7 +81,8 @@ static void put_card(const gmal_report *r, int head, double *usage) {
     fprintf(f, "<b>Head %lld <span>%lld of %lld used</span></b>", (long long)h->head, (long long)h->used,
             (long long)h->components);
     put_spark(r, head, usage);
-    fprintf(f, "<p>usage entropy %.3f<br>%.1f components a token<br>knows the kind of token: ", h->usage_entropy, h->effective_k);
+    fprintf(f, "<p>usage entropy %.3f<br>%.1f components a token<br>knows the kind of token: ", h->usage_entropy,
+            h->effective_k);
     gmal_html_number(f, surface->nmi - surface->nmi_chance, 3);
     fprintf(f, "</p>%s</li>\n", part ? "</a>" : "</div>");
 }
@@ -90,10 +96,14 @@ static gma_status put_overview(const gmal_report *r) {
     double *usage = malloc((size_t)most * sizeof *usage);
     if (!usage)
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a report");
-    fputs("<section aria-labelledby=\"overview\">\n<h2 id=\"overview\">Overview</h2>\n<p>One card a head. The shape is the usage of its "
-          "components, from the most to the least used: a block means that all are used alike, a spike that few do the work. "
-          "&#8220;Knows the kind of token&#8221; is how much the component says about the surface class of a token (punctuation, digits, "
-          "and so on) beyond chance: 0 = nothing, 1 = everything.</p>\n", f);
+    fputs("<section aria-labelledby=\"overview\">\n<h2 id=\"overview\">Overview</h2>\n<p>One card a head. The shape is "
+          "the usage of its "
+          "components, from the most to the least used: a block means that all are used alike, a spike that few do the "
+          "work. "
+          "&#8220;Knows the kind of token&#8221; is how much the component says about the surface class of a token "
+          "(punctuation, digits, "
+          "and so on) beyond chance: 0 = nothing, 1 = everything.</p>\n",
+          f);
     const int shown = r->n->c.count < 4 * GMAL_REPORT_HEADS ? r->n->c.count : 4 * GMAL_REPORT_HEADS;
     for (int i = 0; i < shown; i++) {
         if (r->n->c.heads[i].layer != layer) {
@@ -104,7 +114,9 @@ static gma_status put_overview(const gmal_report *r) {
     }
     fputs("</ul>\n", f);
     if (r->heads < r->n->c.count)
-        fprintf(f, "<p>The first %d of the %d heads are shown in detail; choose others with --layer and --head, or see the JSON.</p>\n",
+        fprintf(f,
+                "<p>The first %d of the %d heads are shown in detail; choose others with --layer and --head, or see "
+                "the JSON.</p>\n",
                 r->heads, r->n->c.count);
     fputs("</section>\n", f);
     free(usage);
@@ -113,19 +125,25 @@ static gma_status put_overview(const gmal_report *r) {
 
 static void put_glossary(FILE *f) {
     static const char *const rows[][2] = {
-        {"responsibility, posterior", "How a token is shared out over the components of a head; the shares sum to 1. It has one posterior as "
-                                      "a key (where it is written) and one as a query (where it reads)."},
-        {"usage", "The mean responsibility of a component over the text. Used: more than a tenth of an equal share, 1/(10 K)."},
+        {"responsibility, posterior",
+         "How a token is shared out over the components of a head; the shares sum to 1. It has one posterior as "
+         "a key (where it is written) and one as a query (where it reads)."},
+        {"usage",
+         "The mean responsibility of a component over the text. Used: more than a tenth of an equal share, 1/(10 K)."},
         {"usage entropy", "1 when all components are used alike, 0 when one does everything."},
         {"components a token", "Over how many components one token is spread: 1 means that it goes to a single one."},
-        {"overlap, agreement", "Whether tokens read where they are written: the part of the posterior that both share, and the share of tokens "
+        {"overlap, agreement", "Whether tokens read where they are written: the part of the posterior that both share, "
+                               "and the share of tokens "
                                "whose largest component is the same."},
         {"effective rank", "How many independent patterns the routing can make, without order and forgetting."},
         {"keeps", "What the forget gate leaves of the memory from one token to the next, on the mean."},
-        {"NMI", "Normalised mutual information between the largest component of a token as key and a label of it: 0 = they have nothing to "
-                "do with each other. In a finite text it is never 0, so it is set against the same number with the labels shuffled: chance."},
+        {"NMI", "Normalised mutual information between the largest component of a token as key and a label of it: 0 = "
+                "they have nothing to "
+                "do with each other. In a finite text it is never 0, so it is set against the same number with the "
+                "labels shuffled: chance."},
         {"purity", "How often the commonest label of a component is right."},
-        {"prior, variance", "The weight of the Gaussian before the token is seen, and its width: mean over the dimensions, and the range."},
+        {"prior, variance", "The weight of the Gaussian before the token is seen, and its width: mean over the "
+                            "dimensions, and the range."},
     };
     fputs("<details><summary id=\"words\">What the words mean</summary>\n<dl>\n", f);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -150,7 +168,7 @@ void gmal_report_token(const gmal_report *r, int32_t id) {
 }
 
 const char *gmal_colour_name(int colour) {
-    static const char *const names[GMAL_REPORT_COLOURS + 1] = {"0", "1", "2",  "3",  "4",  "5",  "6",  "7", "8",
+    static const char *const names[GMAL_REPORT_COLOURS + 1] = {"0", "1",  "2",  "3",  "4",  "5",  "6",  "7", "8",
                                                                "9", "10", "11", "12", "13", "14", "15", "x"};
     return names[colour];
 }
@@ -202,18 +220,24 @@ static gma_status put_content(gmal_report *r) {
     put_glossary(r->f);
     if (r->comparison)
         gmal_report_comparison(r);
-    fputs("<section aria-labelledby=\"heads\">\n<h2 id=\"heads\">The heads</h2>\n<p class=\"script\" hidden>Point at a token, a cell or a dot, "
-          "or move to the figure with the Tab key and walk in it with the arrow keys: the line below it says what is there.</p>\n", r->f);
+    fputs("<section aria-labelledby=\"heads\">\n<h2 id=\"heads\">The heads</h2>\n<p class=\"script\" hidden>Point at a "
+          "token, a cell or a dot, "
+          "or move to the figure with the Tab key and walk in it with the arrow keys: the line below it says what is "
+          "there.</p>\n",
+          r->f);
     for (int i = 0; s == GMA_OK && i < r->heads; i++)
         s = gmal_report_head(r, i);
-    fputs("</section>\n</main>\n<footer>Written by gma inspect. This file needs no network and loads nothing.</footer>\n", r->f);
+    fputs(
+        "</section>\n</main>\n<footer>Written by gma inspect. This file needs no network and loads nothing.</footer>\n",
+        r->f);
     return s;
 }
 
 static gma_status put_page(gmal_report *r) {
     static const char title_mark[] = "<!--title-->", content_mark[] = "<!--content-->";
     const char *page = (const char *)gmal_report_template, *end = page + gmal_report_template_size;
-    const char *title = find(page, (size_t)(end - page), title_mark), *content = find(title, (size_t)(end - title), content_mark);
+    const char *title = find(page, (size_t)(end - page), title_mark),
+               *content = find(title, (size_t)(end - title), content_mark);
     fwrite(page, 1, (size_t)(title - page), r->f);
     fputs("gma inspect: ", r->f);
     gmal_html_string(r->f, r->o.model, GMAL_HTML_ATTRIBUTE);
@@ -227,8 +251,8 @@ static gma_status put_page(gmal_report *r) {
 
 static int64_t clamp(int64_t x, int64_t least, int64_t most) { return x < least ? least : x > most ? most : x; }
 
-gma_status gma_inspection_report(const gma_inspection *n, const gma_comparison *comparison, const gma_report_options *options,
-                                 const char *path) {
+gma_status gma_inspection_report(const gma_inspection *n, const gma_comparison *comparison,
+                                 const gma_report_options *options, const char *path) {
     gmal_report r = {.n = n, .comparison = comparison};
     gmal_replace file;
     if (!n || !path)

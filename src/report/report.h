@@ -12,15 +12,15 @@
 #include "inspect/stretch.h"
 
 enum {
-    GMAL_REPORT_HEADS = 64,          /* with a part of their own */
-    GMAL_REPORT_COMPONENTS = 4096,   /* shown over all heads, */
-    GMAL_REPORT_OF_A_HEAD = 128,     /* and of one */
-    GMAL_REPORT_TOKENS = 12288,      /* of coloured text over all heads, */
-    GMAL_REPORT_TEXT = 768,          /* and of one */
-    GMAL_REPORT_SPAN = 128,          /* of the attention, at most */
-    GMAL_REPORT_TOP = 10,            /* tokens of a component */
-    GMAL_REPORT_TOKEN_BYTES = 48,    /* of one token's text */
-    GMAL_REPORT_CLASSES = 12,        /* rows of a table of classes */
+    GMAL_REPORT_HEADS = 64,        /* with a part of their own */
+    GMAL_REPORT_COMPONENTS = 4096, /* shown over all heads, */
+    GMAL_REPORT_OF_A_HEAD = 128,   /* and of one */
+    GMAL_REPORT_TOKENS = 12288,    /* of coloured text over all heads, */
+    GMAL_REPORT_TEXT = 768,        /* and of one */
+    GMAL_REPORT_SPAN = 128,        /* of the attention, at most */
+    GMAL_REPORT_TOP = 10,          /* tokens of a component */
+    GMAL_REPORT_TOKEN_BYTES = 48,  /* of one token's text */
+    GMAL_REPORT_CLASSES = 12,      /* rows of a table of classes */
     GMAL_REPORT_COLOURS = 16
 };
 
@@ -30,8 +30,8 @@ typedef struct gmal_report {
     const gma_comparison *comparison; /* or NULL */
     gma_report_options o;
     gmal_stretch stretch;
-    int heads;              /* that have a part of their own */
-    int64_t components;     /* shown of one head */
+    int heads;          /* that have a part of their own */
+    int64_t components; /* shown of one head */
 } gmal_report;
 
 /* A head's components in the order in which they are shown, and their colours. */

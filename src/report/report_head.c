@@ -73,12 +73,16 @@ static void put_text(const gmal_report *r, int head, const gmal_ranked *ranked) 
     const gmal_stretch *s = &r->stretch;
     const gmal_stretch_head *x = &s->heads[head];
     const int64_t k = h->components;
-    fprintf(f, "<h3>The text, coloured by component</h3>\n<p>Each token has the colour of the component it is mostly written to (its largest "
-               "as a key). The %d most used components have colours of their own, the second eight an underline. Shown are tokens %lld to "
-               "%lld of the text.</p>\n",
+    fprintf(f,
+            "<h3>The text, coloured by component</h3>\n<p>Each token has the colour of the component it is mostly "
+            "written to (its largest "
+            "as a key). The %d most used components have colours of their own, the second eight an underline. Shown "
+            "are tokens %lld to "
+            "%lld of the text.</p>\n",
             (int)GMAL_REPORT_COLOURS, (long long)s->begin + 1, (long long)(s->begin + s->tokens));
     put_legend(r, ranked, "c");
-    fprintf(f, "<div class=\"text\" id=\"t%d\" role=\"group\" aria-label=\"Text coloured by component\" data-p=\"", head);
+    fprintf(f, "<div class=\"text\" id=\"t%d\" role=\"group\" aria-label=\"Text coloured by component\" data-p=\"",
+            head);
     for (int64_t t = 0; t < s->tokens; t++) {
         put_posterior(f, x->gamma_k + t * k, k, t ? ";" : "");
         put_posterior(f, x->gamma_q + t * k, k, " ");
@@ -126,10 +130,15 @@ static void put_classes(const gmal_report *r, const gmal_labels *l, const gmal_l
 static void put_labels(const gmal_report *r, int head) {
     FILE *f = r->f;
     const gma_inspection *n = r->n;
-    fputs("<h3>What the components know</h3>\n<p>The largest component of every token as a key against labels of the token. Only what lies "
-          "above chance says anything.</p>\n<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Table: labels\"><table>"
-          "<thead><tr><th class=\"l\" scope=\"col\">against the</th><th scope=\"col\">kinds</th><th scope=\"col\">NMI</th>"
-          "<th scope=\"col\">chance</th><th scope=\"col\">above</th><th scope=\"col\">purity</th><th scope=\"col\">chance</th></tr></thead><tbody>\n", f);
+    fputs("<h3>What the components know</h3>\n<p>The largest component of every token as a key against labels of the "
+          "token. Only what lies "
+          "above chance says anything.</p>\n<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Table: "
+          "labels\"><table>"
+          "<thead><tr><th class=\"l\" scope=\"col\">against the</th><th scope=\"col\">kinds</th><th "
+          "scope=\"col\">NMI</th>"
+          "<th scope=\"col\">chance</th><th scope=\"col\">above</th><th scope=\"col\">purity</th><th "
+          "scope=\"col\">chance</th></tr></thead><tbody>\n",
+          f);
     for (int i = 0; i < n->label_count; i++) {
         const gma_inspect_label *x = &n->results[head * n->label_count + i].numbers;
         fputs("<tr><th class=\"l\" scope=\"row\">", f);
@@ -158,13 +167,14 @@ static void put_component(const gmal_report *r, int head, const gmal_ranked *ran
     const gma_inspect_head *h = &r->n->heads[head];
     const gmal_component *c = &ranked->all[k];
     gmal_top_token top[GMAL_REPORT_TOP];
-    fprintf(f, "<li id=\"l%lldh%lldc%lld\"><b><span class=\"s%s\"></span>Component %lld</b>", (long long)h->layer, (long long)h->head,
-            (long long)k, gmal_colour_name(ranked->colour[k]), (long long)k);
+    fprintf(f, "<li id=\"l%lldh%lldc%lld\"><b><span class=\"s%s\"></span>Component %lld</b>", (long long)h->layer,
+            (long long)h->head, (long long)k, gmal_colour_name(ranked->colour[k]), (long long)k);
     fprintf(f, "<p>written %.2f&nbsp;%%", 100 * c->usage_k);
     bar(f, "", most > 0 ? c->usage_k / most : 0);
     fprintf(f, "read %.2f&nbsp;%%", 100 * c->usage_q);
     bar(f, " q", most > 0 ? c->usage_q / most : 0);
-    fprintf(f, "prior %.4f; variance %.3f (%.3f to %.3f)</p><div>", c->prior, c->variance_mean, c->variance_min, c->variance_max);
+    fprintf(f, "prior %.4f; variance %.3f (%.3f to %.3f)</p><div>", c->prior, c->variance_mean, c->variance_min,
+            c->variance_max);
     const int wanted = r->n->o.top_tokens < GMAL_REPORT_TOP ? r->n->o.top_tokens : GMAL_REPORT_TOP;
     const int count = gmal_top_tokens(r->n, head, k, wanted, top);
     for (int i = 0; i < count; i++) {
@@ -180,9 +190,12 @@ static void put_components(const gmal_report *r, int head, const gmal_ranked *ra
     double most = 0;
     for (int64_t k = 0; k < ranked->count; k++)
         most = fmax(most, fmax(ranked->all[k].usage_k, ranked->all[k].usage_q));
-    fprintf(f, "<details><summary>The components <small>%lld of %lld, the most used first</small></summary>\n<p>Beside each token: its part "
-               "of all that is written to the component, and how surely it goes there (its mean responsibility, 0 to 1). &#8220;Written&#8221; and "
-               "&#8220;read&#8221; are the component's usage as key and as query.</p>\n<ul class=\"components\">\n",
+    fprintf(f,
+            "<details><summary>The components <small>%lld of %lld, the most used first</small></summary>\n<p>Beside "
+            "each token: its part "
+            "of all that is written to the component, and how surely it goes there (its mean responsibility, 0 to 1). "
+            "&#8220;Written&#8221; and "
+            "&#8220;read&#8221; are the component's usage as key and as query.</p>\n<ul class=\"components\">\n",
             (long long)shown, (long long)ranked->count);
     for (int64_t i = 0; i < shown; i++)
         put_component(r, head, ranked, ranked->order[i], most);
@@ -198,10 +211,12 @@ gma_status gmal_report_head(const gmal_report *r, int head) {
     gma_status s = gmal_ranked_create(r->n, head, &ranked);
     if (s != GMA_OK)
         return s;
-    fprintf(f, "<details class=\"head\"%s><summary>Layer %lld, head %lld <small>%lld of %lld components used, entropy %.3f</small></summary>\n"
-               "<div id=\"l%lldh%lld\">\n",
-            head == 0 ? " open" : "", (long long)h->layer, (long long)h->head, (long long)h->used, (long long)h->components,
-            h->usage_entropy, (long long)h->layer, (long long)h->head);
+    fprintf(f,
+            "<details class=\"head\"%s><summary>Layer %lld, head %lld <small>%lld of %lld components used, entropy "
+            "%.3f</small></summary>\n"
+            "<div id=\"l%lldh%lld\">\n",
+            head == 0 ? " open" : "", (long long)h->layer, (long long)h->head, (long long)h->used,
+            (long long)h->components, h->usage_entropy, (long long)h->layer, (long long)h->head);
     put_facts(r, h);
     put_text(r, head, &ranked);
     s = gmal_report_attention(r, head);

@@ -109,7 +109,8 @@ void gmal_events_scalar(gmal_events *e, int64_t step, const char *tag, double va
     unsigned char n[10];
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    const size_t tag_size = strlen(tag), inner = 1 + varint(n, tag_size) + tag_size + 5, outer = 1 + varint(n, inner) + inner;
+    const size_t tag_size = strlen(tag), inner = 1 + varint(n, tag_size) + tag_size + 5,
+                 outer = 1 + varint(n, inner) + inner;
     begin(e);
     put_varint(e, FIELD(2, VARINT));
     put_varint(e, (uint64_t)step);

@@ -6,8 +6,8 @@
 
 #include "inspect/information.h"
 
-gma_status gmal_look_create(const gma_lm *lm, const gmal_span *span, int64_t every, int64_t batch, int64_t first, int threads,
-                            gmal_look *look) {
+gma_status gmal_look_create(const gma_lm *lm, const gmal_span *span, int64_t every, int64_t batch, int64_t first,
+                            int threads, gmal_look *look) {
     const int64_t context = lm->layout->c.context, windows = gmal_span_windows(span, context);
     *look = (gmal_look){.every = every, .span = *span, .first = first};
     if (every == 0)
@@ -112,7 +112,8 @@ gma_status gmal_look_at(gmal_look *look, gmal_run_folder *run, const gmal_progre
         return s;
     json_t *heads = json_array();
     gmal_events_scalar(&look->events, p->step, "loss", p->loss);
-    s = heads ? look_at_layers(look, p->step, heads) : gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a line of metrics");
+    s = heads ? look_at_layers(look, p->step, heads)
+              : gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a line of metrics");
     if (s != GMA_OK) {
         json_decref(heads);
         return s;

@@ -1,9 +1,9 @@
-/* Looking at the mixtures while a model trains (setting inspect_every): how many components are used and how evenly, for
- * every head, on one batch of the validation text (of the training text where there is none). It changes nothing in the
- * run: a network of its own, no random numbers.
+/* Looking at the mixtures while a model trains (setting inspect_every): how many components are used and how evenly,
+ * for every head, on one batch of the validation text (of the training text where there is none). It changes nothing in
+ * the run: a network of its own, no random numbers.
  *
- * Written: a line of metrics.jsonl {"step", "inspect": [{"layer", "head", "used", ...}, ...]}, and the same numbers with the
- * training loss as scalars of the TensorBoard file of the run (train/events.h). */
+ * Written: a line of metrics.jsonl {"step", "inspect": [{"layer", "head", "used", ...}, ...]}, and the same numbers
+ * with the training loss as scalars of the TensorBoard file of the run (train/events.h). */
 #ifndef GMA_TRAIN_LOOK_H
 #define GMA_TRAIN_LOOK_H
 
@@ -21,8 +21,8 @@ typedef struct gmal_look {
 } gmal_look;
 
 /* every = 0: nothing is ever done. Takes all memory. UNSUPPORTED: the model has no gma layer. lm must outlive it. */
-gma_status gmal_look_create(const gma_lm *lm, const gmal_span *span, int64_t every, int64_t batch, int64_t first, int threads,
-                            gmal_look *look);
+gma_status gmal_look_create(const gma_lm *lm, const gmal_span *span, int64_t every, int64_t batch, int64_t first,
+                            int threads, gmal_look *look);
 void gmal_look_destroy(gmal_look *look);
 
 /* After step p->step, when it is due. */

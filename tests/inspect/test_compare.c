@@ -69,7 +69,8 @@ static void test_permutation(void **state) {
 }
 
 /* Pearson's correlation of one pair, written out over the same tokens. */
-static void check_correlation(const gma_inspection *x, const gma_inspection *y, const gmal_pair *p, const gmal_match *m) {
+static void check_correlation(const gma_inspection *x, const gma_inspection *y, const gmal_pair *p,
+                              const gmal_match *m) {
     gmal_router r[2];
     const gma_inspection *n[2] = {x, y};
     const int head[2] = {p->a, p->b};
@@ -98,7 +99,8 @@ static void check_correlation(const gma_inspection *x, const gma_inspection *y, 
                 count++;
             }
     }
-    TST_CLOSE(m->correlation, (xy - s[0] * s[1] / count) / sqrt((ss[0] - s[0] * s[0] / count) * (ss[1] - s[1] * s[1] / count)), 1e-4);
+    TST_CLOSE(m->correlation,
+              (xy - s[0] * s[1] / count) / sqrt((ss[0] - s[0] * s[0] / count) * (ss[1] - s[1] * s[1] / count)), 1e-4);
     gmal_router_destroy(&r[0]);
     gmal_router_destroy(&r[1]);
 }
@@ -159,7 +161,8 @@ static void test_refusals(void **state) {
     TST_OK(gma_inspect_options_init(&o));
     o.context = 25;
     y = look(a, &o);
-    TST_ERROR(gma_inspect_compare(x, y, &c), GMA_ERR_INVALID_ARGUMENT, "windows of 50, and 900 of 256 in windows of 25");
+    TST_ERROR(gma_inspect_compare(x, y, &c), GMA_ERR_INVALID_ARGUMENT,
+              "windows of 50, and 900 of 256 in windows of 25");
     gma_inspection_destroy(y);
     gma_inspection_destroy(x);
     o.context = 0;
@@ -175,6 +178,7 @@ static void test_refusals(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_permutation), cmocka_unit_test(test_seeds), cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_permutation), cmocka_unit_test(test_seeds),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -13,13 +13,18 @@
 static void test_report(void **state) {
     (void)state;
     assert_int_equal(TRAIN("--out", "runs/a", "--steps", "3"), 0);
-    assert_int_equal(CLI("inspect", "runs/a", "--data", "text", "--tokens", "2000", "--out", "r.html", "--at", "20", "--span", "8"), 0);
+    assert_int_equal(
+        CLI("inspect", "runs/a", "--data", "text", "--tokens", "2000", "--out", "r.html", "--at", "20", "--span", "8"),
+        0);
     assert_non_null(strstr(cli.out, "the report is in r.html"));
     assert_true(exists("r.html"));
-    assert_int_equal(CLI("inspect", "runs/a", "--data", "text", "--tokens", "2000", "--out", "r.html", "--json", "-"), 0);
+    assert_int_equal(CLI("inspect", "runs/a", "--data", "text", "--tokens", "2000", "--out", "r.html", "--json", "-"),
+                     0);
     assert_int_equal(cli.out[0], '{'); /* nothing but the JSON */
     assert_int_equal(TRAIN("--out", "runs/b", "--steps", "3", "--seed", "2"), 0);
-    assert_int_equal(CLI("inspect", "--compare", "runs/a", "runs/b", "--data", "text", "--tokens", "2000", "--out", "c.html", "--json", "c.json"), 0);
+    assert_int_equal(CLI("inspect", "--compare", "runs/a", "runs/b", "--data", "text", "--tokens", "2000", "--out",
+                         "c.html", "--json", "c.json"),
+                     0);
     assert_non_null(strstr(cli.out, "correlation"));
     size_t n;
     char *text = contents("c.html", &n);
@@ -33,13 +38,15 @@ static void test_report(void **state) {
 static void test_refusals(void **state) {
     (void)state;
     assert_int_equal(TRAIN("--out", "runs/g", "--steps", "2"), 0);
-    assert_int_equal(CLI("train", "--data", "text", "--preset", "tiny", "--layers", "linear,softmax", "--width", "16", "--heads", "2",
-                         "--context", "16", "--steps", "2", "--out", "runs/none"), 0);
+    assert_int_equal(CLI("train", "--data", "text", "--preset", "tiny", "--layers", "linear,softmax", "--width", "16",
+                         "--heads", "2", "--context", "16", "--steps", "2", "--out", "runs/none"),
+                     0);
     CLI("inspect", "runs/none", "--data", "text", "--out", "no.html");
     expect_refusal(1, "no gma layer to look at; its 2 layers mix with: linear, softmax", NULL);
-    CLI("train", "--data", "text", "--preset", "tiny", "--layers", "linear,softmax", "--width", "16", "--heads", "2", "--context", "16",
-        "--steps", "2", "--out", "runs/x", "--inspect-every", "1");
-    expect_refusal(1, "inspect_every: the model has no gma layer to look at; its 2 layers mix with: linear, softmax", "runs/x");
+    CLI("train", "--data", "text", "--preset", "tiny", "--layers", "linear,softmax", "--width", "16", "--heads", "2",
+        "--context", "16", "--steps", "2", "--out", "runs/x", "--inspect-every", "1");
+    expect_refusal(1, "inspect_every: the model has no gma layer to look at; its 2 layers mix with: linear, softmax",
+                   "runs/x");
     CLI("inspect", "--compare", "runs/g", "runs/none", "--data", "text");
     expect_refusal(1, "linear, softmax", NULL);
     CLI("inspect", "--compare", "runs/g", "--data", "text");
@@ -89,7 +96,8 @@ static void test_inspect_every(void **state) {
     assert_false(exists("runs/plain/events.out.tfevents.gma"));
     assert_int_equal(count_records("runs/look/events.out.tfevents.gma"), 1 + 4 * SCALARS);
     /* Stopped, gone on with: the same lines, and no record twice. A torn record at the end is no harm. */
-    assert_int_equal(TRAIN("--out", "runs/torn", "--steps", "8", "--inspect-every", "2", "--stop-at", "6", "--save-every", "4"), 0);
+    assert_int_equal(
+        TRAIN("--out", "runs/torn", "--steps", "8", "--inspect-every", "2", "--stop-at", "6", "--save-every", "4"), 0);
     FILE *f = fopen(in_cli_folder("runs/torn/events.out.tfevents.gma"), "ab");
     assert_non_null(f);
     assert_int_equal(fwrite("\x20\0\0\0\0\0\0\0torn", 1, 12, f), 12);
@@ -114,7 +122,8 @@ static void test_same_numbers(void **state) {
     size_t n;
     assert_int_equal(TRAIN("--out", "runs/same", "--steps", "4", "--inspect-every", "4", "--val-fraction", "0.5"), 0);
     char *text = contents("text", &n);
-    FILE *f = fopen(in_cli_folder("val"), "wb"); /* the first batch of the validation part: 4 windows of 16, and one more */
+    FILE *f =
+        fopen(in_cli_folder("val"), "wb"); /* the first batch of the validation part: 4 windows of 16, and one more */
     assert_non_null(f);
     assert_int_equal(fwrite(text + 30000, 1, 65, f), 65);
     fclose(f);
