@@ -102,7 +102,7 @@ gma_status gmal_report_map(const gmal_report *r, int head, const gmal_ranked *ra
 
 /* ---- Slot memory ---------------------------------------------------------------------------------------------- */
 
-/* Components from top to bottom, the first window from left to right; dark = much. */
+/* Components from top to bottom, the first window from left to right; opaque = much. */
 void gmal_report_memory(const gmal_report *r, int head, const gmal_ranked *ranked) {
     enum { ROWS = GMAL_REPORT_COLOURS, LEFT = 60, BOTTOM = 30, TOP = 10, RIGHT = 10 };
     FILE *f = r->f;
@@ -141,7 +141,7 @@ void gmal_report_memory(const gmal_report *r, int head, const gmal_ranked *ranke
             "window</text>\n</svg>\n",
             (int)LEFT, HEIGHT - 9, WIDTH - RIGHT, HEIGHT - 9, (long long)r->n->c.context);
     fprintf(f,
-            "<figcaption>How much the %d most used components hold along the first window (Z); the darkest is %.3g. "
+            "<figcaption>How much the %d most used components hold along the first window (Z); the strongest shade is %.3g. "
             "Every token adds 1 in all, %s"
             "</figcaption></figure>\n",
             rows, most, h->forgets ? "and the forget gate takes from what is there." : "and nothing is forgotten.");

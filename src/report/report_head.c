@@ -178,8 +178,10 @@ static void put_component(const gmal_report *r, int head, const gmal_ranked *ran
     const int wanted = r->n->o.top_tokens < GMAL_REPORT_TOP ? r->n->o.top_tokens : GMAL_REPORT_TOP;
     const int count = gmal_top_tokens(r->n, head, k, wanted, top);
     for (int i = 0; i < count; i++) {
+        fputs("<span class=\"weighed\">", f);
         gmal_report_token(r, top[i].id);
-        fprintf(f, "<small class=\"soft\">%.0f&nbsp;%%, %.2f</small> ", 100 * top[i].share, top[i].responsibility);
+        fprintf(f, "<small class=\"soft\">%.0f&nbsp;%%, %.2f</small></span> ", 100 * top[i].share,
+                top[i].responsibility);
     }
     fputs("</div></li>\n", f);
 }
