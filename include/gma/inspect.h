@@ -7,11 +7,13 @@
  *   usage entropy = -sum_k usage_k log usage_k / log K                         1 = all used alike
  *   effective components per token = exp( (1/N) sum_i H(gamma_i) )             1 = one component decides
  *   overlap       = (1/N) sum_i sum_k min(gamma^q_ik, gamma^k_ik)              1 = reads where it writes
- *   effective rank of the affinity gamma^q gamma^k^T (unmasked, never made): exp of the entropy of its normalised
- * singular values (Roy & Vetterli 2007), over the first 4096 tokens NMI           = I(a; b) / ((H(a) + H(b))/2) between
- * the hard assignment a (the component with the largest responsibility as key) and a labelling b of the tokens. chance:
- * the same with b shuffled; what counts is the difference, for in a finite text NMI is never 0. purity        = sum_k
- * max_b n_kb / N; chance likewise. By class: the share of its tokens in components where it is the commonest.
+ *   effective rank of the affinity gamma^q gamma^k^T (unmasked, never made): exp of the entropy of its normalised singular
+ *                   values (Roy & Vetterli 2007), over the first 4096 tokens
+ *   NMI           = I(a; b) / ((H(a) + H(b))/2) between the hard assignment a (the component with the largest responsibility as
+ *                   key) and a labelling b of the tokens. chance: the same with b shuffled; what counts is the difference, for
+ *                   in a finite text NMI is never 0
+ *   purity        = sum_k max_b n_kb / N; chance likewise. By class: the share of its tokens in components where it is the
+ *                   commonest
  *
  * Labellings: surface class (rules in docs/inspect.md), token, WikiText article, and a file of the user's. */
 #ifndef GMA_INSPECT_H

@@ -1,10 +1,12 @@
 /* A stretch of the text, looked at token by token: posteriors, and the attention that the routing amounts to.
  *
  * GMA never makes a matrix of attention, but its output is one times v (no value enters):
- *   a_ij = exp(cs_i - cs_j) gamma_q_i . gamma_k_j / (gamma_q_i . Z_i + eps)        j <= i, cs = running sum of
- * log_decay Beside it softmax(q_i . k_j / sqrt(R)) of the same queries and keys: what softmax attention would do with
- * them, though they were not trained for it. Keys before the stretch (in its window of the text) are summed into one
- * number. */
+ *
+ *   a_ij = exp(cs_i - cs_j) gamma_q_i . gamma_k_j / (gamma_q_i . Z_i + eps)     j <= i, cs = running sum of log_decay
+ *
+ * Beside it softmax(q_i . k_j / sqrt(R)) of the same queries and keys: what softmax attention would do with them,
+ * though they were not trained for it. Keys before the stretch (in its window of the text) are summed into one number.
+ */
 #ifndef GMA_INSPECT_STRETCH_H
 #define GMA_INSPECT_STRETCH_H
 

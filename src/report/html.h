@@ -10,8 +10,8 @@ typedef enum gmal_html_place { GMAL_HTML_ELEMENT, GMAL_HTML_ATTRIBUTE } gmal_htm
 
 /* Any bytes so that they are seen and nothing else: markup characters as references, bytes that are not UTF-8 and
  * control characters as \xNN, characters that are invisible or turn the direction of writing as \u{NNNN}. A tab or the
- * end of a line is \t, \n, but "spaces" keeps the latter and shows the mark of a new line before it. At most `most`
- * bytes of the text, then an ellipsis. */
+ * end of a line is \t, \n; gmal_html_running keeps ends of lines, with a mark before them. At most `most` bytes of the
+ * text, then an ellipsis. */
 void gmal_html_text(FILE *f, const char *text, size_t size, size_t most, gmal_html_place place);
 void gmal_html_running(FILE *f, const char *text, size_t size, size_t most);
 void gmal_html_string(FILE *f, const char *text, gmal_html_place place);
