@@ -53,6 +53,7 @@ static const row rows[] = {
     F("Run", INT, eval_windows, "0", 0, 1e12, "N", "sequences a validation reads; 0 = all", 0),
     F("Run", INT, save_every, "0", 0, 1e12, "N", "steps between checkpoints in DIR/last; 0 = at each validation", 0),
     F("Run", INT, log_every, "10", 1, 1e12, "N", "steps between lines where there is no terminal", 0),
+    F("Run", INT, inspect_every, "0", 0, 1e12, "N", "steps between looks at the components of every gma head (usage, entropy), into metrics.jsonl and a TensorBoard file; 0 = never", 0),
     F("Run", CHOICE, store, "f32", 0, 0, "f32|bf16", "how DIR/best is stored", 0),
     F("Run", FLAG, recompute, "0", 0, 1, NULL, "keep only the input of each block for backward: less memory, more work, the same bits", 1),
     F("Run", INT, threads, "0", 0, 4096, "N", "threads; 0 = every CPU this process may use", 1),

@@ -26,7 +26,7 @@ struct gma_settings {
     /* run */
     char *out;
     int32_t resume, force, store, recompute;
-    int64_t eval_every, eval_windows, save_every, log_every, threads;
+    int64_t eval_every, eval_windows, save_every, log_every, inspect_every, threads;
 };
 
 gma_status gmal_settings_copy(const gma_settings *from, gma_settings **to);

@@ -7,6 +7,7 @@
 #define GMA_TRAIN_TASK_H
 
 #include "gma/data.h"
+#include "data/tokens.h"
 #include "models/net.h"
 #include "train/settings.h"
 
@@ -56,6 +57,7 @@ struct gmal_task {
     int64_t train_tokens, val_tokens; /* val_tokens 0: nothing to validate on */
     uint64_t train_checksum;
     const gmal_net_f32 *net; /* set by start: what pass runs on, to look at afterwards; NULL = not shown */
+    const gmal_span *text; /* set by open: what inspect_every looks at; NULL = the task has no text */
     char note[200]; /* what the user should know; "" = nothing */
 };
 

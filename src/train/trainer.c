@@ -12,6 +12,7 @@
 #include "layers/rng.h"
 #include "layers/threads.h"
 #include "train/evaluate.h"
+#include "train/look.h"
 #include "train/mixture.h"
 #include "train/run_folder.h"
 #include "train/task.h"
@@ -27,6 +28,7 @@ typedef struct trainer {
     gmal_task task;
     gma_lm *lm;
     gmal_adamw opt;
+    gmal_look look;
     float *grads;
     gmal_run_folder run;
     gmal_progress p;
@@ -134,11 +136,13 @@ static gma_status set_up(trainer *t) {
     const size_t bytes = ((size_t)t->lm->layout->total * sizeof(float) + 63) / 64 * 64;
     t->grads = gmal_pages(bytes);
     if (!t->grads) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");
-    return t->task.ops->start(&t->task, t->lm->layout, t->threads);
+    TRY(t->task.ops->start(&t->task, t->lm->layout, t->threads));
+    return gmal_look_create(t->lm, t->task.text, s->inspect_every, s->batch, t->first, t->threads, &t->look);
 }
 
 static void tear_down(trainer *t) {
     gmal_run_close(&t->run);
+    gmal_look_destroy(&t->look);
     gmal_task_close(&t->task);
     gmal_adamw_destroy(&t->opt);
     gma_lm_destroy(t->lm);
@@ -310,6 +314,7 @@ static gma_status loop(trainer *t) {
         t->timed_steps++;
         t->rate = t->step_tokens / t->step_seconds;
         TRY(log_step(t));
+        TRY(gmal_look_at(&t->look, &t->run, &t->p));
         tell(t, GMA_TRAIN_STEP, NULL);
         const int end = t->p.step == s->steps;
         if (has_eval(t) && !t->stop && (due(s->eval_every, t->p.step) || end)) TRY(validate(t));
