@@ -292,7 +292,7 @@ static void test_configurations(void **state) {
     } bad[] = {
         {"2xmamba", "softmax", "", "cross-attention of layer 0 (mamba): this mixer has no queries"},
         {"gma", "mamba", "", "encoder layer 0 (mamba): this mixer runs in one direction only"},
-        {"linformer", "gma", "", "layer 1 (linformer): "},
+        {"linformer", "gma", "", "layer 0 (linformer): "},
         {"gma,linear", "2xgma", "gma,gma,gma", "cross_mixer names 3 mixers for a decoder of 2 layers"},
         {"gma", "softmax:window=3", "", "encoder_layers: \"softmax:window=3\": the mixer softmax has no window where it is not causal"},
         {"softmax:window=3", "", "", "encoder_layers: \"softmax:window=3\""},

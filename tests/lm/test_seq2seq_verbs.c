@@ -74,7 +74,7 @@ static void test_wrong_use(void **state) {
     TRAIN("--mixer", "mamba", "--encoder-layers", "gma");
     expect_refusal(2, "cross-attention of layer 0 (mamba): this mixer has no queries", "x");
     TRAIN("--mixer", "linformer");
-    expect_refusal(2, "layer 1 (linformer): ", "x");
+    expect_refusal(2, "layer 0 (linformer): ", "x");
     TRAIN("--mixer", "softmax", "--encoder-layers", "softmax:window=3");
     expect_refusal(2, "encoder_layers: \"softmax:window=3\": the mixer softmax has no window where it is not causal", "x");
     TRAIN("--cross-mixer", "3xgma");
