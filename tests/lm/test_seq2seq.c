@@ -294,12 +294,12 @@ static void test_configurations(void **state) {
         {"gma", "mamba", "", "encoder layer 0 (mamba): this mixer runs in one direction only"},
         {"linformer", "gma", "", "layer 0 (linformer): "},
         {"gma,linear", "2xgma", "gma,gma,gma", "cross_mixer names 3 mixers for a decoder of 2 layers"},
-        {"gma", "softmax:window=3", "", "encoder_layers: \"softmax:window=3\": the mixer softmax has no window where it is not causal"},
-        {"softmax:window=3", "", "", "encoder_layers: \"softmax:window=3\""},
+        {"gma", "softmax:window=3", "", "encoder_layers: item 1, \"softmax:window=3\": the mixer softmax has no window where it is not causal"},
+        {"softmax:window=3", "", "", "encoder_layers: item 1, \"softmax:window=3\""},
         {"gma", "gma:forget_gate=1", "", "the mixer gma has no forget_gate where it is not causal"},
-        {"gma", "gma", "softmax:rotary=1", "cross_mixer: \"softmax:rotary=1\": the mixer softmax has no rotary where it reads another sequence"},
-        {"gma", "gma", "gma:conv=2", "cross_mixer: \"gma:conv=2\": the mixer gma has no conv where it reads another sequence"},
-        {"gma", "gma", "attention", "cross_mixer: \"attention\": mixer 'attention' is unknown"},
+        {"gma", "gma", "softmax:rotary=1", "cross_mixer: item 1, \"softmax:rotary=1\": the mixer softmax has no rotary where it reads another sequence"},
+        {"gma", "gma", "gma:conv=2", "cross_mixer: item 1, \"gma:conv=2\": the mixer gma has no conv where it reads another sequence"},
+        {"gma", "gma", "attention", "cross_mixer: item 1, \"attention\": mixer 'attention' is unknown"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         const s2s_case k = {"bad", bad[i].layers, bad[i].encoder, bad[i].cross, GMA_LM_NORM_RMS, GMA_LM_POSITIONS_AUTO, 1, 0, 0};

@@ -76,7 +76,7 @@ static void test_wrong_use(void **state) {
     TRAIN("--mixer", "linformer");
     expect_refusal(2, "layer 0 (linformer): ", "x");
     TRAIN("--mixer", "softmax", "--encoder-layers", "softmax:window=3");
-    expect_refusal(2, "encoder_layers: \"softmax:window=3\": the mixer softmax has no window where it is not causal", "x");
+    expect_refusal(2, "encoder_layers: item 1, \"softmax:window=3\": the mixer softmax has no window where it is not causal", "x");
     TRAIN("--cross-mixer", "3xgma");
     expect_refusal(2, "cross_mixer names 3 mixers for a decoder of 1 layers", "x");
     TRAIN("--val-data", "text");
