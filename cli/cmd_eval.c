@@ -48,11 +48,15 @@ static void print_table(const gma_eval_result *r, const char *unit, const extras
     }
 }
 
-static void print_accuracy(const gma_eval_result *r, int classify) {
+static void print_accuracy(const gma_eval_result *r, int task) {
+    const int classify = task == GMA_LM_TASK_CLASSIFY, pairs = task == GMA_LM_TASK_SEQ2SEQ;
     printf("%lld sequences, %lld %s, %.1f s\n", (long long)r->sequences, (long long)r->tokens,
-           classify ? "classes" : "targets", r->seconds);
+           classify ? "classes" : pairs ? "symbols" : "targets", r->seconds);
     printf("accuracy %.2f %% (95 %% interval %.2f .. %.2f), loss %.4f nats\n", 100 * r->accuracy, 100 * r->accuracy_low,
            100 * r->accuracy_high, r->loss);
+    if (pairs) {
+        printf("%lld of the sequences without a mistake: %.2f %%\n", (long long)r->sequences_right, 100 * r->sequence_accuracy);
+    }
     if (r->state_bytes > 0) {
         printf("%lld bytes of state between tokens\n", (long long)r->state_bytes);
     }
@@ -90,6 +94,8 @@ static void print_json(const gma_eval_result *r, const char *model, const char *
         print_number("accuracy", r->accuracy);
         print_number("accuracy_low", r->accuracy_low);
         print_number("accuracy_high", r->accuracy_high);
+        printf(", \"sequences_right\": %lld", (long long)r->sequences_right);
+        print_number("sequence_accuracy", r->sequence_accuracy);
     }
     printf(", \"state_bytes\": %lld, \"seconds\": %.3f", (long long)r->state_bytes, r->seconds);
     if (x->stride > 0) {
@@ -110,11 +116,11 @@ int gma_cmd_eval(int argc, char **argv) {
     gma_eval_options_init(&o);
     const char *data = NULL;
     int split, json, beat;
-    int64_t threads;
+    int64_t threads, seed;
     extras x = {0};
     baselines *const b = &x.tables;
     gma_cli_option options[] = {
-        {.name = "data", .type = GMA_CLI_STRING, .hint = "FILE", .value = &data, .help = "what to evaluate on (required)"},
+        {.name = "data", .type = GMA_CLI_STRING, .hint = "FILE", .value = &data, .help = "what to evaluate on (required); of a seq2seq model copy, reverse or sort"},
         {.name = "split", .type = GMA_CLI_CHOICE, .hint = "all|train|val", .def = "all", .value = &split,
          .help = "which part of the file; train and val are cut as gma train cuts them"},
         {.name = "val-fraction", .type = GMA_CLI_REAL, .hint = "X", .def = "0.1", .min = 0, .max = 0.999,
@@ -124,7 +130,11 @@ int gma_cmd_eval(int argc, char **argv) {
         {.name = "batch", .type = GMA_CLI_INT, .hint = "N", .def = "16", .min = 1, .max = 1 << 20, .value = &o.batch,
          .help = "windows computed together"},
         {.name = "windows", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 1e12,
-         .value = &o.max_windows, .help = "only the first N windows; 0 = all"},
+         .value = &o.max_windows, .help = "only the first N windows; 0 = all (seq2seq: 1000 pairs)"},
+        {.name = "min-length", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 1 << 24, .value = &o.min_length,
+         .help = "seq2seq: symbols of the shortest source; 0 = all are as long as the context"},
+        {.name = "seed", .type = GMA_CLI_INT, .hint = "N", .def = "1", .min = 0, .max = 9e15, .value = &seed,
+         .help = "seq2seq: of the pairs, which are none of training's"},
         {.name = "stride", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 1 << 24, .value = &x.stride,
          .help = "also from windows that start every N tokens and predict what is new in them; 0 = no"},
         {.name = "baselines", .type = GMA_CLI_FLAG, .value = &b->wanted,
@@ -165,6 +175,7 @@ int gma_cmd_eval(int argc, char **argv) {
     gma_cli_be_patient(argv);
     o.split = split;
     o.threads = (int32_t)threads;
+    o.seed = (uint64_t)seed;
     gma_lm *lm = NULL;
     gma_lm_config c;
     gma_eval_result r = {.struct_size = sizeof r};
@@ -194,7 +205,7 @@ int gma_cmd_eval(int argc, char **argv) {
     if (json) {
         print_json(&r, model, data, splits[split], &x);
     } else if (r.sequences > 0) {
-        print_accuracy(&r, c.task == GMA_LM_TASK_CLASSIFY);
+        print_accuracy(&r, c.task);
     } else {
         print_table(&r, c.tokenizer == GMA_LM_TOKENIZER_BYTES ? "byte" : "token", &x);
     }

@@ -52,29 +52,148 @@ static void print_labels(const gma_inspection *n, int label) {
     }
 }
 
-int gma_cmd_inspect(int argc, char **argv) {
+static void print_pairs(const gma_comparison *c) {
+    printf("%5s %6s %6s %11s %8s %8s %9s %8s %8s\n", "layer", "head a", "head b", "correlation", "chance", "by usage",
+           "above 1/2", "NMI", "chance");
+    for (int i = 0; i < gma_comparison_pairs(c); i++) {
+        gma_compare_pair p = {.struct_size = sizeof p};
+        char above[48];
+        if (gma_comparison_pair(c, i, &p) != GMA_OK) {
+            return;
+        }
+        snprintf(above, sizeof above, "%lld/%lld", (long long)p.above_half, (long long)p.matched);
+        printf("%5lld %6lld %6lld %11.3f %8.3f %8.3f %9s %8.3f %8.3f\n", (long long)p.layer, (long long)p.head_a,
+               (long long)p.head_b, p.correlation, p.chance, p.correlation_by_usage, above, p.nmi, p.nmi_chance);
+    }
+}
+
+/* What the verb was asked for. */
+typedef struct request {
     gma_inspect_options o;
-    gma_inspect_options_init(&o);
-    const char *data = NULL, *json = NULL;
+    gma_report_options page;
+    const char *data, *json, *out;
+    int compare;
+} request;
+
+static int to_stdout(const char *path) { return path != NULL && path[0] == '-' && path[1] == 0; }
+
+static void print_tables(const request *q, const gma_inspection *n, const gma_comparison *c) {
+    if (to_stdout(q->json)) {
+        return;
+    }
+    if (c != NULL) {
+        print_pairs(c);
+    } else {
+        print_heads(n);
+        for (int i = 0; i < gma_inspection_labels(n); i++) {
+            print_labels(n, i);
+        }
+    }
+    if (q->out != NULL) {
+        printf("\nthe report is in ");
+        gma_cli_print_plain(stdout, q->out);
+        printf("\n");
+    }
+}
+
+static gma_status put_files(const request *q, const gma_inspection *n, const gma_comparison *c) {
+    gma_status s = GMA_OK;
+    if (q->json != NULL) {
+        s = c != NULL ? gma_comparison_json(c, q->page.model, q->page.other, q->json) : gma_inspection_json(n, q->json);
+    }
+    return s == GMA_OK && q->out != NULL ? gma_inspection_report(n, c, &q->page, q->out) : s;
+}
+
+/* Both models read the same windows: without --context the shorter of what they were trained on. */
+static gma_status same_windows(const gma_lm *a, const gma_lm *b, gma_inspect_options *o) {
+    gma_lm_config x, y;
+    gma_status s = gma_lm_get_config(a, &x);
+    s = s == GMA_OK ? gma_lm_get_config(b, &y) : s;
+    if (s == GMA_OK && o->context == 0) {
+        o->context = x.context < y.context ? x.context : y.context;
+    }
+    return s;
+}
+
+static gma_status inspect(request *q) {
+    gma_lm *lm[2] = {NULL, NULL};
+    gma_inspection *n[2] = {NULL, NULL};
+    gma_comparison *c = NULL;
+    gma_status s = gma_lm_load(q->page.model, &lm[0]);
+    if (s == GMA_OK && q->compare) {
+        s = gma_lm_load(q->page.other, &lm[1]);
+    }
+    if (s == GMA_OK && q->compare) {
+        s = same_windows(lm[0], lm[1], &q->o);
+    }
+    for (int i = 0; s == GMA_OK && i <= q->compare; i++) {
+        s = gma_inspect(lm[i], q->data, &q->o, &n[i]);
+    }
+    if (s == GMA_OK && q->compare) {
+        s = gma_inspect_compare(n[0], n[1], &c);
+    }
+    if (s == GMA_OK) {
+        s = put_files(q, n[0], c);
+    }
+    if (s == GMA_OK) {
+        print_tables(q, n[0], c);
+    }
+    gma_comparison_destroy(c);
+    for (int i = 0; i < 2; i++) {
+        gma_inspection_destroy(n[i]);
+        gma_lm_destroy(lm[i]);
+    }
+    return s;
+}
+
+int gma_cmd_inspect(int argc, char **argv) {
+    request q = {.data = NULL};
+    gma_inspect_options_init(&q.o);
+    gma_report_options_init(&q.page);
     int64_t threads, top, seed;
     gma_cli_option options[] = {
         {.name = "data",
          .type = GMA_CLI_STRING,
          .hint = "FILE",
-         .value = &data,
+         .value = &q.data,
          .help = "what the model reads (required)"},
         {.name = "json",
          .type = GMA_CLI_STRING,
          .hint = "FILE",
-         .value = &json,
+         .value = &q.json,
          .help = "everything as JSON, components and slot memory included; - = standard output, without the tables"},
+        {.name = "out",
+         .type = GMA_CLI_STRING,
+         .hint = "FILE.html",
+         .value = &q.out,
+         .help = "a report to look at: one HTML file that needs nothing else"},
+        {.name = "at",
+         .type = GMA_CLI_INT,
+         .hint = "N",
+         .def = "0",
+         .min = 0,
+         .max = 1e12,
+         .value = &q.page.at,
+         .help = "token where the text and the attention of the report begin"},
+        {.name = "span",
+         .type = GMA_CLI_INT,
+         .hint = "N",
+         .def = "64",
+         .min = 1,
+         .max = 128,
+         .value = &q.page.span,
+         .help = "tokens of the implied attention in the report"},
+        {.name = "compare",
+         .type = GMA_CLI_FLAG,
+         .value = &q.compare,
+         .help = "two models: which component of A does what which of B does"},
         {.name = "layer",
          .type = GMA_CLI_INT,
          .hint = "N",
          .def = "-1",
          .min = -1,
          .max = 100000,
-         .value = &o.layer,
+         .value = &q.o.layer,
          .help = "only this layer, counted from 0; -1 = all"},
         {.name = "head",
          .type = GMA_CLI_INT,
@@ -82,12 +201,12 @@ int gma_cmd_inspect(int argc, char **argv) {
          .def = "-1",
          .min = -1,
          .max = 100000,
-         .value = &o.head,
+         .value = &q.o.head,
          .help = "only this head; -1 = all"},
         {.name = "classes",
          .type = GMA_CLI_STRING,
          .hint = "FILE",
-         .value = &o.classes,
+         .value = &q.o.classes,
          .help = "also against classes of your own: lines \"token<TAB>class\""},
         {.name = "tokens",
          .type = GMA_CLI_INT,
@@ -95,7 +214,7 @@ int gma_cmd_inspect(int argc, char **argv) {
          .def = "0",
          .min = 0,
          .max = 1e12,
-         .value = &o.max_tokens,
+         .value = &q.o.max_tokens,
          .help = "only the first N tokens; 0 = all"},
         {.name = "context",
          .type = GMA_CLI_INT,
@@ -103,7 +222,7 @@ int gma_cmd_inspect(int argc, char **argv) {
          .def = "0",
          .min = 0,
          .max = 1 << 24,
-         .value = &o.context,
+         .value = &q.o.context,
          .help = "tokens of a window, each from an empty state; 0 = as trained"},
         {.name = "batch",
          .type = GMA_CLI_INT,
@@ -111,7 +230,7 @@ int gma_cmd_inspect(int argc, char **argv) {
          .def = "4",
          .min = 1,
          .max = 1 << 20,
-         .value = &o.batch,
+         .value = &q.o.batch,
          .help = "windows computed together"},
         {.name = "top",
          .type = GMA_CLI_INT,
@@ -133,11 +252,12 @@ int gma_cmd_inspect(int argc, char **argv) {
     };
     const gma_cli_spec spec = {
         .verb = "inspect",
-        .operands = "MODEL",
+        .operands = "MODEL | --compare A B",
         .min_operands = 1,
-        .max_operands = 1,
-        .about =
-            "usage, entropy and mutual information of the Gaussians of a model on a text",
+        .max_operands = 2,
+        .about = "usage, entropy and mutual information of the Gaussians of a model on a text\n\n"
+                 "  gma inspect runs/a --data input.txt --out report.html\n"
+                 "  gma inspect --compare runs/a runs/b --data input.txt --json compare.json",
         .options = options,
         .option_count = GMA_CLI_COUNT(options),
         .notes = "MODEL is a checkpoint folder, or a run folder: then its best/ is used.\n"
@@ -150,34 +270,24 @@ int gma_cmd_inspect(int argc, char **argv) {
     const char **operands = calloc((size_t)argc + 1, sizeof *operands);
     int count = 0;
     int code = operands != NULL ? gma_cli_parse(&spec, argc, argv, operands, &count) : 1;
-    const char *model = code < 0 ? operands[0] : NULL;
+    q.page.model = count > 0 ? operands[0] : NULL;
+    q.page.other = count > 1 ? operands[1] : NULL;
     free(operands);
     if (code >= 0) {
         return code;
     }
-    if (data == NULL) {
+    if (q.data == NULL) {
         return gma_cli_misuse(&spec, "--data FILE is needed");
     }
+    if (count != 1 + q.compare) {
+        return gma_cli_misuse(&spec, q.compare ? "--compare takes two models" : "takes one model; two with --compare");
+    }
+    if (q.out == NULL && (gma_cli_find(&spec, "at")->given || gma_cli_find(&spec, "span")->given)) {
+        return gma_cli_misuse(&spec, "--at and --span say what the report shows; --out FILE.html is missing");
+    }
     gma_cli_be_patient(argv);
-    o.threads = (int32_t)threads;
-    o.top_tokens = (int32_t)top;
-    o.seed = (uint64_t)seed;
-    gma_lm *lm = NULL;
-    gma_inspection *n = NULL;
-    gma_status s = gma_lm_load(model, &lm);
-    if (s == GMA_OK) {
-        s = gma_inspect(lm, data, &o, &n);
-    }
-    if (s == GMA_OK && json != NULL) {
-        s = gma_inspection_json(n, json);
-    }
-    if (s == GMA_OK && !(json != NULL && json[0] == '-' && json[1] == 0)) {
-        print_heads(n);
-        for (int i = 0; i < gma_inspection_labels(n); i++) {
-            print_labels(n, i);
-        }
-    }
-    gma_inspection_destroy(n);
-    gma_lm_destroy(lm);
-    return s == GMA_OK ? 0 : gma_cli_fail(&spec);
+    q.o.threads = (int32_t)threads;
+    q.o.top_tokens = (int32_t)top;
+    q.o.seed = (uint64_t)seed;
+    return inspect(&q) == GMA_OK ? 0 : gma_cli_fail(&spec);
 }

@@ -42,22 +42,30 @@ typedef struct view {
     const char *out;
 } view;
 
+/* "encoder gma:...": the layers of an encoder and cross-attentions are counted for themselves. */
+static int same_part(const char *a, const char *b) {
+    const size_t n = strcspn(a, " :"), m = strcspn(b, " :");
+    const int x = a[n] == ' ', y = b[m] == ' ';
+    return x == y && (!x || (n == m && memcmp(a, b, n) == 0));
+}
+
 /* What every layer came to be, layers that are alike in one line. */
 static void print_layers(const gma_settings *s) {
     char text[2][256];
-    int64_t first = 0, i = 0;
+    int64_t first = 0, i = 0, part = 0;
     int at = 0;
     for (; gma_settings_layer(s, i, text[at], sizeof text[at]) == GMA_OK; i++) {
         if (i == 0) {
             printf("Layers\n");
         } else if (strcmp(text[0], text[1]) != 0) {
-            printf("  %lld..%-14lld %s\n", (long long)first, (long long)i - 1, text[1 - at]);
+            printf("  %lld..%-14lld %s\n", (long long)(first - part), (long long)(i - part) - 1, text[1 - at]);
             first = i;
+            part = same_part(text[0], text[1]) ? part : i;
         }
         at = 1 - at;
     }
     if (i > 0) {
-        printf("  %lld..%-14lld %s\n", (long long)first, (long long)i - 1, text[1 - at]);
+        printf("  %lld..%-14lld %s\n", (long long)(first - part), (long long)(i - part) - 1, text[1 - at]);
     }
 }
 
@@ -115,8 +123,13 @@ static int observe(void *context, const gma_train_progress *p) {
     switch (p->event) {
     case GMA_TRAIN_START: /* the data is there and right: what follows is meant */
         print_settings(v->settings);
-        printf("%lld parameters, %lld training and %lld validation %ss\n", (long long)p->parameters,
-               (long long)p->train_tokens, (long long)p->val_tokens, v->token);
+        if (p->train_tokens > 0) {
+            printf("%lld parameters, %lld training and %lld validation %ss\n", (long long)p->parameters,
+                   (long long)p->train_tokens, (long long)p->val_tokens, v->token);
+        } else {
+            printf("%lld parameters, generated data, %lld validation %ss\n", (long long)p->parameters,
+                   (long long)p->val_tokens, v->token);
+        }
         if (p->first_step > 0) {
             printf("resuming after step %lld\n", (long long)p->first_step);
         }
@@ -131,6 +144,9 @@ static int observe(void *context, const gma_train_progress *p) {
                    p->val_loss, v->unit, p->val_loss / log(2.0), v->unit, exp(p->val_loss));
             if (isfinite(p->val_accuracy)) {
                 printf("  accuracy %.2f %%", 100 * p->val_accuracy);
+            }
+            if (isfinite(p->val_sequence_accuracy)) {
+                printf(", %.2f %% of whole sequences", 100 * p->val_sequence_accuracy);
             }
             printf("%s\n", p->val_loss <= p->best_val_loss ? "  (best)" : "");
             fflush(stdout);
@@ -225,12 +241,13 @@ int gma_cmd_train(int argc, char **argv) {
         .verb = "train",
         .operands = "",
         .max_operands = 0,
-        .about = "train a language model on a file, or a classifier on sequences\n\n"
+        .about = "train a language model on a file, a classifier on sequences, or one sequence from another\n\n"
                  "  gma train --data input.txt --out runs/a\n"
                  "  gma train --data input.txt --out runs/b --preset paper --steps 1000\n"
                  "  gma train --data input.txt --out runs/c --layers gma,gma,gma,softmax:window=128\n"
                  "  gma train --data recall.tokens --out runs/d --mixer softmax\n"
                  "  gma train --task classify --data train.tokens --val-data val.tokens --out runs/e\n"
+                 "  gma train --task seq2seq --data reverse --context 64 --mixer softmax --out runs/f\n"
                  "  gma train --out runs/a --resume",
         .options = table.options,
         .option_count = table.count,
@@ -240,6 +257,8 @@ int gma_cmd_train(int argc, char **argv) {
                  "A token file of sequences with targets (gma data mqar) is trained on its targets only, --task classify on the\n"
                  "classes of one that has them (gma data listops, imdb): a classifier sees whole sequences, in batches\n"
                  "without padding; what is longer than --context is cut, and that is said.\n"
+                 "--task seq2seq generates pairs (--data copy, reverse, sort). --layers, --mixer and their options are the\n"
+                 "decoder's; --encoder-layers and --cross-mixer take the same patterns, and follow --mixer by themselves.\n"
                  "Defaults are those of the preset \"default\"; flags win over --config, which wins over the preset.\n"
                  "DIR holds config.json (these settings, readable with --config), metrics.jsonl, last/ and best/.\n"
                  "Ctrl-C (or SIGTERM) finishes the step, saves DIR/last and exits with 130 (143); --resume goes on\n"
@@ -280,7 +299,8 @@ int gma_cmd_train(int argc, char **argv) {
         gma_settings_get(settings, "tokens", unit, sizeof unit); /* a token file may have changed it */
         char task[32];
         gma_settings_get(settings, "task", task, sizeof task);
-        const char *token = strcmp(unit, "bytes") == 0 ? "byte" : "token";
+        const int pairs = strcmp(task, "seq2seq") == 0;
+        const char *token = strcmp(unit, "bytes") == 0 && !pairs ? "byte" : "token";
         const int classify = strcmp(task, "classify") == 0;
         view v = {isatty(STDOUT_FILENO), strtoll(every, NULL, 10), settings, classify ? "sequence" : token, token, out};
         gma_train_result result = {.struct_size = sizeof result};

@@ -34,7 +34,13 @@ gma_optional(UTF8PROC libutf8proc "composing Unicode")
 set(GMA_LM_LIBRARIES $<BUILD_INTERFACE:PkgConfig::JANSSON> $<INSTALL_INTERFACE:jansson>)
 gma_sources(gma_lm_files layers models train data io report inspect theory)
 gma_add_kernels(gma_lm_kernels ${PROJECT_SOURCE_DIR}/src/layers/kernels gma_lm_kernel_objects)
-add_library(gma_lm_objects OBJECT ${gma_lm_files})
+# The page of `gma inspect --out` is a file of its own that the library carries.
+set(gma_report_template ${PROJECT_BINARY_DIR}/report_template.c)
+add_custom_command(OUTPUT ${gma_report_template}
+  COMMAND ${CMAKE_COMMAND} -DIN=${PROJECT_SOURCE_DIR}/src/report/template.html -DOUT=${gma_report_template}
+          -DNAME=gmal_report_template -P ${PROJECT_SOURCE_DIR}/cmake/embed.cmake
+  DEPENDS ${PROJECT_SOURCE_DIR}/src/report/template.html ${PROJECT_SOURCE_DIR}/cmake/embed.cmake VERBATIM)
+add_library(gma_lm_objects OBJECT ${gma_lm_files} ${gma_report_template})
 gma_target_defaults(gma_lm_objects)
 target_compile_definitions(gma_lm_objects PRIVATE ${GMA_TIER_DEFINITIONS})
 target_include_directories(gma_lm_objects PRIVATE ${JANSSON_INCLUDE_DIRS})

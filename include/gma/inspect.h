@@ -7,11 +7,13 @@
  *   usage entropy = -sum_k usage_k log usage_k / log K                         1 = all used alike
  *   effective components per token = exp( (1/N) sum_i H(gamma_i) )             1 = one component decides
  *   overlap       = (1/N) sum_i sum_k min(gamma^q_ik, gamma^k_ik)              1 = reads where it writes
- *   effective rank of the affinity gamma^q gamma^k^T (unmasked, never made): exp of the entropy of its normalised
- * singular values (Roy & Vetterli 2007), over the first 4096 tokens NMI           = I(a; b) / ((H(a) + H(b))/2) between
- * the hard assignment a (the component with the largest responsibility as key) and a labelling b of the tokens. chance:
- * the same with b shuffled; what counts is the difference, for in a finite text NMI is never 0. purity        = sum_k
- * max_b n_kb / N; chance likewise. By class: the share of its tokens in components where it is the commonest.
+ *   effective rank of the affinity gamma^q gamma^k^T (unmasked, never made): exp of the entropy of its normalised singular
+ *                   values (Roy & Vetterli 2007), over the first 4096 tokens
+ *   NMI           = I(a; b) / ((H(a) + H(b))/2) between the hard assignment a (the component with the largest responsibility as
+ *                   key) and a labelling b of the tokens. chance: the same with b shuffled; what counts is the difference, for
+ *                   in a finite text NMI is never 0
+ *   purity        = sum_k max_b n_kb / N; chance likewise. By class: the share of its tokens in components where it is the
+ *                   commonest
  *
  * Labellings: surface class (rules in docs/inspect.md), token, WikiText article, and a file of the user's. */
 #ifndef GMA_INSPECT_H
@@ -74,6 +76,58 @@ GMA_API gma_status gma_inspection_label(const gma_inspection *inspection, int he
 /** gma_inspection_json() - everything, components and slot memory included, into `path` ("-" = stdout). Documented in
  *  docs/inspect.md. */
 GMA_API gma_status gma_inspection_json(const gma_inspection *inspection, const char *path);
+
+/* ---- Two models ----------------------------------------------------------------------------------------------- */
+
+/** gma_inspect_compare() - which component of model a does what which component of model b does, for two checkpoints or
+ *  seeds that read the same tokens (same data, context and options). Per layer that both mix with gma:
+ *
+ *    correlation of components k and l = Pearson's, of gamma^a_k and gamma^b_l over queries and keys of the first tokens
+ *  (whole windows, at most 16384 tokens); components are matched one to one so that its sum is largest (the Hungarian method), and so
+ *  are the heads of the layer, by their mean matched correlation. chance: the same with the tokens of b shuffled within
+ *  each window. Both inspections must outlive the comparison. *comparison is NULL after a failure.
+ *  Errors: INVALID_ARGUMENT where they did not read the same; UNSUPPORTED where no layer is gma in both. */
+typedef struct gma_comparison gma_comparison;
+GMA_API gma_status gma_inspect_compare(const gma_inspection *a, const gma_inspection *b, gma_comparison **comparison);
+GMA_API void gma_comparison_destroy(gma_comparison *comparison); /* NULL is fine */
+
+/** gma_compare_pair - two heads that go together. */
+typedef struct gma_compare_pair {
+    size_t struct_size; /* set by the caller */
+    int64_t layer, head_a, head_b;
+    int64_t matched;                 /* components that have a partner: the smaller K */
+    int64_t above_half;              /* of them with a correlation above 1/2 */
+    double correlation, chance;      /* means over the matched */
+    double correlation_by_usage;     /* mean weighted by usage in both */
+    double nmi, nmi_chance;          /* between the hard assignments of the keys */
+} gma_compare_pair;
+
+GMA_API int gma_comparison_pairs(const gma_comparison *comparison);
+GMA_API gma_status gma_comparison_pair(const gma_comparison *comparison, int pair, gma_compare_pair *out);
+
+/** gma_comparison_json() - all pairs and their components into `path` ("-" = stdout). model_a, model_b: what to call them. */
+GMA_API gma_status gma_comparison_json(const gma_comparison *comparison, const char *model_a, const char *model_b,
+                                       const char *path);
+
+/* ---- The report ----------------------------------------------------------------------------------------------- */
+
+typedef struct gma_report_options {
+    size_t struct_size;   /* set by gma_report_options_init */
+    const char *model;    /* what to call the model; NULL = "the model" */
+    const char *other;    /* and the one it is compared with */
+    int64_t at;           /* token of the text where the part shown begins; 0 */
+    int64_t span;         /* tokens of the implied attention; 64, at most 128 */
+} gma_report_options;
+
+GMA_API gma_status gma_report_options_init(gma_report_options *options);
+
+/** gma_inspection_report() - the inspection as one HTML file that needs nothing else: overview, and for each head its numbers,
+ *  text coloured by component, the implied attention of `span` tokens (exact) beside softmax's of the same queries and keys, a map
+ *  of the means, the slot memory and the components. comparison: one of this inspection with another, or NULL.
+ *  The file's size does not grow with the text. Text of the data is inert in it.
+ *  Errors: INVALID_ARGUMENT (`at` outside the text), IO, OUT_OF_MEMORY. */
+GMA_API gma_status gma_inspection_report(const gma_inspection *inspection, const gma_comparison *comparison,
+                                         const gma_report_options *options, const char *path);
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,12 @@
-/* gma/lm.h - causal language models: create or load, evaluate, generate. Part of libgma_lm. Since 0.1.
+/* gma/lm.h - causal language models, and seq2seq models: create or load, evaluate, generate. Part of libgma_lm. Since 0.1.
  *
  *   x = embed[token] (+ positions[t])
  *   for each block:   x += out_proj( gate( mixer( norm(x) ) ) )      x += mlp( norm(x) )
  *   logits = norm(x) head^T
+ *
+ * A seq2seq model (task) has two stacks: an encoder, bidirectional, over the source, and the decoder above, with
+ * x += out_proj( gate( cross( norm(x), encoder ) ) ) between mixer and MLP: its queries come from the decoder, its keys and
+ * values from the encoder's output. Both share the embedding; learned positions are the default, a table for each.
  *
  * The mixer is the same in every layer (`mixer`) or named layer by layer (`pattern`):
  *
@@ -106,6 +110,11 @@ typedef struct gma_lm_config {
     double eps; /* of the mixer */
     double eps_sigma;
     char pattern[256]; /* the mixer of each layer; "" = `mixer` in all `layers` */
+    /* Task seq2seq only, where layers, mixer and pattern are the decoder's: */
+    char encoder_pattern[256]; /* the mixer of each layer of the encoder; "" = `encoder_layers` of `mixer` */
+    char cross_pattern[256]; /* what each decoder layer reads the encoder's output with: one mixer for all, or as many as there
+                                are layers; "" = the layer's own */
+    int64_t encoder_layers; /* 0 = as the decoder's */
 } gma_lm_config;
 
 /** gma_lm_config_init() - every option on, small: 4 layers, width 192, 3 heads, K = 64, context 256, bytes. */
@@ -116,7 +125,8 @@ GMA_API gma_status gma_lm_config_init(gma_lm_config *config);
 GMA_API gma_status gma_lm_config_resolve(gma_lm_config *config);
 
 /** gma_lm_config_layer() - the mixer of layer i (0 <= i < layers after resolving) with every option it has, as an item of a
- *  pattern: "gma:components=64:logit_scale=1:...". Cut at size - 1 characters. */
+ *  pattern: "gma:components=64:logit_scale=1:...". A seq2seq model's encoder layers ("encoder gma:...") and then what its
+ *  decoder layers read the encoder with ("cross gma:...") follow. Cut at size - 1 characters. Error: there are no more. */
 GMA_API gma_status gma_lm_config_layer(const gma_lm_config *config, int64_t i, char *text, size_t size);
 
 /* ---- Models --------------------------------------------------------------------------------------------------- */
@@ -188,6 +198,12 @@ GMA_API int64_t gma_lm_stream_position(const gma_lm_stream *stream); /* tokens f
 /** gma_lm_stream_feed() - one token in, the logits (vocab) of the next one out; logits may be NULL. No allocation.
  *  Errors: token outside 0..vocab-1; more than `context` tokens with learned positions. */
 GMA_API gma_status gma_lm_stream_feed(gma_lm_stream *stream, int32_t token, float *logits);
+
+/** gma_lm_stream_source() - seq2seq: the sequence that the decoder reads, 1 to `context` tokens; empties the stream. Then
+ *  token vocab - 2 (begin) is fed, after it what the decoder said, until that is vocab - 1 (end). Keys and values of the
+ *  source are part of the state. Runs the encoder; allocates nothing. Errors: UNSUPPORTED for another task; a token outside
+ *  the vocabulary, or too many; feed without a source. */
+GMA_API gma_status gma_lm_stream_source(gma_lm_stream *stream, const int32_t *tokens, int64_t count);
 
 /* ---- Sampling and text ---------------------------------------------------------------------------------------- */
 

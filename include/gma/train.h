@@ -87,6 +87,7 @@ typedef struct gma_train_progress {
     double seconds; /* since this process started training */
     double val_loss; /* newest validation, NaN before the first */
     double best_val_loss; /* NaN before the first */
+    double val_sequence_accuracy; /* seq2seq: the part of the sequences without a mistake; else NaN */
     double val_accuracy; /* of the newest validation: the part of the targets that were the most likely; NaN for text */
     const char *text;
 } gma_train_progress;
@@ -110,6 +111,9 @@ typedef struct gma_train_result {
  *              loss on the targets only; a sequence longer than "context" is an error)
  *    classify  the class of whole sequences (a token file of gma data listops or imdb); longer ones are cut to "context",
  *              which is told as a note. Batches are packed: no step works on padding.
+ *    seq2seq   a sequence from a sequence. "data" is copy, reverse or sort: pairs of `symbols` different symbols, min_length to
+ *              context of them, are generated as they are needed, others for validation. Loss with the true symbols before
+ *              each (the end among the targets); accuracy is that of greedy decoding from the source alone
  *  Sequences are held out for validation as text is: the last val_fraction of the file, or all of "val_data".
  *
  *  Settings "out" and "data" are required. An existing run is an error unless "resume" or "force" is set; force replaces
@@ -131,6 +135,8 @@ typedef struct gma_eval_options {
     int32_t split; /* a gma_split: which part of the file */
     int32_t threads;
     double val_fraction; /* where the split lies; default 0.1 */
+    uint64_t seed; /* seq2seq: of the pairs that are generated; 1. None of them is one of training's */
+    int64_t min_length; /* seq2seq: symbols of the shortest source; 0 = all are as long as the context */
     int64_t stride; /* text: 0 = windows follow each other; else a window starts every `stride` tokens (1 .. context) */
 } gma_eval_options;
 
@@ -150,6 +156,8 @@ typedef struct gma_eval_result {
     int64_t right; /* of the `tokens` targets, those that were the most likely */
     double accuracy; /* right / tokens, */
     double accuracy_low, accuracy_high; /* and its 95 % interval (Wilson) */
+    int64_t sequences_right; /* seq2seq: without a mistake; of the `sequences`, */
+    double sequence_accuracy; /* this part */
     int64_t state_bytes; /* what the model keeps between tokens (gma_lm_stream_state_bytes); 0 for a classifier */
 } gma_eval_result;
 
@@ -161,6 +169,8 @@ GMA_API gma_status gma_eval_options_init(gma_eval_options *options);
  *  window (those of the first window excepted): a window starts every `stride` tokens and only what no window before it has
  *  predicted counts. It costs context / stride times as much.
  *  A token file of sequences: every target, or the class of every sequence, once; `windows` counts sequences then.
+ *  seq2seq: data is copy, reverse or sort, max_windows (0: 1000) pairs of `seed` and min_length are generated and decoded
+ *  greedily; accuracy counts symbols in their places, sequence_accuracy whole sequences with their end.
  *  Errors: as gma_train for the file. */
 GMA_API gma_status gma_eval(const gma_lm *lm, const char *data, const gma_eval_options *options,
                             gma_eval_result *result);

@@ -164,9 +164,10 @@ static void exact_intra(const gmai_call *c, worker *w, const float *phi_k, int n
         }
 }
 
-/* One query head of a chunk: dq, and what it adds to dphi_k, dv and U. keys: are there any in this chunk? */
+/* One query head of a chunk: dq, and what it adds to dphi_k, dv and U. empty: the chunk's incoming state is 0, and nobody
+ * can ask for its gradient. */
 static void query_backward(const gmai_call *c, worker *w, const gmai_segment *g, int64_t t, int n, int64_t row, int64_t hq,
-                           const float *phi_k, const float *state, double *dot_sum, float *sums)
+                           const float *phi_k, const float *state, int empty, double *dot_sum, float *sums)
 {
     const gmai_plan *p = c->plan;
     const int both = g->kind == GMAI_SEG_BOTH;
@@ -188,7 +189,10 @@ static void query_backward(const gmai_call *c, worker *w, const gmai_segment *g,
         for (int i = n; i < padded; i++) memset(w->qt + (ptrdiff_t)i * C, 0, (size_t)padded * sizeof(float));
         c->kern->transpose(w->qt, C, padded, padded, w->q, C);
         const gmai_term own = {phi_k, C, 1, w->qt, C, n};
-        c->kern->product(p->k, q->nvec, w->dphi_q, C, &from_state, NULL, &own, 0, GMAI_K_LE_N);
+        if (empty)
+            c->kern->product(p->k, q->nvec, w->dphi_q, C, &own, NULL, NULL, 0, GMAI_K_LE_N);
+        else
+            c->kern->product(p->k, q->nvec, w->dphi_q, C, &from_state, NULL, &own, 0, GMAI_K_LE_N);
         const gmai_term to_keys = {q->phi, C, 1, w->q, C, n};
         c->kern->product(p->k, q->nvec, w->dphi_k, C, &to_keys, NULL, NULL, 1, GMAI_K_GE_N);
         const gmai_term to_values = {w->pt, C, 1, w->dn, p->ld, n};
@@ -202,7 +206,7 @@ static void query_backward(const gmai_call *c, worker *w, const gmai_segment *g,
             exact_intra(c, w, phi_k, n, p->d);
         }
     }
-    grow_state_gradient(c, w, n, decay);
+    if (!empty || !both) grow_state_gradient(c, w, n, decay);
     float dot[C];
     const void *head = c->heads + (size_t)(hq / p->group_heads) * c->head_size;
     c->map->backward(head, c->kern, q->x, q->phi, w->dphi_q, n, q->nvec, w->dx, sums, dot);
@@ -254,10 +258,15 @@ static void keys_backward(const gmai_call *c, worker *w, int64_t row, int64_t h,
 }
 
 /* dphi_k and dv from the later chunks: through U at the chunk's end. */
-static void from_later(const gmai_call *c, worker *w, int n, const float *phi_k, const float *u)
+static void from_later(const gmai_call *c, worker *w, int n, const float *phi_k, const float *u, int last)
 {
     const gmai_plan *p = c->plan;
     gmai_keys *k = &w->keys;
+    if (last && k->finite) { /* U is 0 */
+        memset(w->dphi_k, 0, (size_t)p->kp * C * sizeof(float));
+        memset(w->dv, 0, (size_t)C * (size_t)p->ld * sizeof(float));
+        return;
+    }
     const int padded = k->nvec * c->kern->lanes;
     const float *write = k->decay.on ? k->decay.write : k->keep;
     c->kern->transpose(k->v, p->ld, padded, p->ld, w->vt, C);
@@ -307,7 +316,8 @@ static void replay(const gmai_call *c, worker *w, const gmai_sequence *s, const 
         gmai_keys k = w->keys;
         k.phi = phi;
         w->phis_finite[i] = (unsigned char)k.phi_finite;
-        if (!states) continue;
+        /* The state behind the last chunk is for the decay's gradient only. */
+        if (!states || (t + C >= g->n && !gmai_present(&c->a->grad[GMA_LOG_DECAY]))) continue;
         gmai_write_chunk(c, &k, l);
         c->kern->combine(l->segment, gmai_decay_factor(l->segment_decay), l->local,
                          w->states + (size_t)(i + 1) * p->state_floats, p->state_floats);
@@ -334,12 +344,15 @@ static void segment_backward(const gmai_call *c, worker *w, const gmai_sequence 
             gmai_keys_load(c, &w->keys, s->row, h, g->k + t, n, NULL, 1);
             w->keys.phi = phi_k;
             w->keys.finite &= w->phis_finite[i];
-            from_later(c, w, n, phi_k, u);
+            const int last = g->kind == GMAI_SEG_BOTH && number == s->segments - 1 && i == chunks - 1 &&
+                             !gmai_present(&c->a->grad[GMA_OUT_S]) && !gmai_present(&c->a->grad[GMA_OUT_Z]);
+            from_later(c, w, n, phi_k, u, last);
             shrink(c, w, w->keys.decay.total);
         }
         if (g->kind != GMAI_SEG_KEYS)
             for (int64_t j = 0; j < p->group_heads; j++)
-                query_backward(c, w, g, t, n, s->row, h * p->group_heads + j, phi_k, state, dot_q, sums);
+                query_backward(c, w, g, t, n, s->row, h * p->group_heads + j, phi_k, state,
+                               g->kind == GMAI_SEG_BOTH && gmai_starts_empty(c, number, t), dot_q, sums);
         if (g->kind != GMAI_SEG_QUERIES) {
             keys_backward(c, w, s->row, h, g->k + t, n, phi_k, sums, dot_k);
             decay_gradient(c, w, s->row, h, g->k + t, n, dot_q, dot_k, state + p->state_floats, u);

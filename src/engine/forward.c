@@ -79,9 +79,9 @@ static void hide_blind(const gmai_call *c, gmai_queries *q, const float *state, 
     }
 }
 
-/* The outputs of one chunk of queries. keys NULL: they see the state only. */
+/* The outputs of one chunk of queries. keys NULL: they see the state only. empty: with keys, and the state is 0. */
 static void read_chunk(const gmai_call *c, worker *w, int64_t row, int64_t hq, int64_t at, int n, const float *state,
-                       const gmai_keys *keys)
+                       const gmai_keys *keys, int empty)
 {
     const gmai_plan *p = c->plan;
     gmai_queries *q = &w->queries;
@@ -90,8 +90,9 @@ static void read_chunk(const gmai_call *c, worker *w, int64_t row, int64_t hq, i
     float den[C] = {0}, inverse[C];
     gmai_queries_load(c, q, row, hq, at, n);
     if (!q->finite) hide_blind(c, q, state, keys);
-    c->kern->column_sums(q->phi, p->k, q->nvec, state + p->d, p->ld, den);
-    if (decay)
+    empty = empty && q->finite && keys->finite && !keys->decay.resets;
+    if (!empty) c->kern->column_sums(q->phi, p->k, q->nvec, state + p->d, p->ld, den);
+    if (decay && !empty)
         for (int i = 0; i < n; i++) den[i] = keys->decay.read[i] != 0.0f ? den[i] * keys->decay.read[i] : 0.0f;
     const gmai_term read = {q->phi, 1, C, state, p->ld, p->k};
     if (keys) {
@@ -100,6 +101,8 @@ static void read_chunk(const gmai_call *c, worker *w, int64_t row, int64_t hq, i
         const gmai_term own = {w->pt, 1, C, keys->v, p->ld, n};
         if (keys->decay.resets && !gmai_all_finite(state, p->state_floats))
             exact_rows(c, w, 0, state, nvec, keys);
+        else if (empty)
+            c->kern->product(n, nvec, w->o, p->ld, &own, NULL, NULL, 0, GMAI_K_LE_M);
         else if (keys->first_bad < n)
             selecting_product(c, w, state, nvec, keys);
         else
@@ -160,8 +163,10 @@ static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t 
             if (outputs && g.kind != GMAI_SEG_KEYS)
                 for (int64_t j = 0; j < p->group_heads; j++)
                     read_chunk(c, w, s->row, h * p->group_heads + j, g.q + t, n, state,
-                               g.kind == GMAI_SEG_BOTH ? &w->keys : NULL);
-            if (g.kind != GMAI_SEG_QUERIES) gmai_write_chunk(c, &w->keys, l);
+                               g.kind == GMAI_SEG_BOTH ? &w->keys : NULL,
+                               g.kind == GMAI_SEG_BOTH && gmai_starts_empty(c, i, t));
+            if (g.kind == GMAI_SEG_KEYS || (g.kind == GMAI_SEG_BOTH && !(outputs && gmai_ends_unseen(c, s, i, t, g.n))))
+                gmai_write_chunk(c, &w->keys, l);
         }
         if (g.kind != GMAI_SEG_QUERIES) gmai_levels_end_segment(c, l);
     }

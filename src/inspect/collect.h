@@ -41,12 +41,4 @@ gma_status gmal_collect(const gma_lm *lm, const gmal_span *span, int64_t context
                         int64_t head, int threads, gmal_collection *c);
 void gmal_collection_free(gmal_collection *c);
 
-/* Mixture of a head, from the model's parameters: views of mu, omega (K,R) and alpha (K), F32. */
-typedef struct gmal_mixture_view {
-    const float *mu, *omega, *alpha;
-    double logit_scale;
-    int64_t components, width;
-} gmal_mixture_view;
-gmal_mixture_view gmal_head_mixture(const gma_lm *lm, const gmal_head *head);
-
 #endif

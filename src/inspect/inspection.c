@@ -48,7 +48,7 @@ static gma_status collect(gma_inspection *n, const char *data) {
     const int64_t context = n->o.context ? n->o.context : c->context;
     gmal_tokens tokens;
     if (c->task != GMA_LM_TASK_LM)
-        return gma_fail(GMA_ERR_UNSUPPORTED, "only language models can be inspected, and this one classifies sequences");
+        return gma_fail(GMA_ERR_UNSUPPORTED, "only language models can be inspected, and the task of this model is another");
     gma_status s = gmal_tokens_open_for(data, c->tokenizer == GMA_LM_TOKENIZER_BYTES ? 1 : 2, c->vocab, n->lm->tokenizer, &tokens);
     if (s != GMA_OK)
         return s;

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "inspect/inspection.h"
+#include "inspect/compare.h"
+#include "inspect/components.h"
 #include "io/replace.h"
 
 /* JSON has no NaN. */
@@ -37,66 +38,44 @@ static json_t *token_text(const gma_inspection *n, int32_t id) {
     return gma_tokenizer_token(n->tokenizer, id, &text, &size) ? text_of(text, size) : json_null();
 }
 
-/* The tokens that weigh most in a component: what part of it they are, and how surely they go there. */
-static json_t *top_tokens(const gma_inspection *n, const gmal_head *h, int64_t component) {
+static json_t *top_tokens(const gma_inspection *n, int head, int64_t component) {
     json_t *list = json_array();
-    const int64_t vocab = n->c.vocab;
-    const double *mass = h->mass + component * vocab, total = h->usage_k[component];
-    double last = INFINITY;
-    int64_t last_id = -1;
-    for (int i = 0; i < n->o.top_tokens; i++) {
-        int64_t best = -1;
-        for (int64_t id = 0; id < vocab; id++) /* what comes after (last, last_id) in the order of mass, then of id */
-            if (mass[id] > 0 && (mass[id] < last || (mass[id] == last && id > last_id)) &&
-                (best < 0 || mass[id] > mass[best]))
-                best = id;
-        if (best < 0)
-            break;
+    gmal_top_token *top = malloc((size_t)(n->o.top_tokens + 1) * sizeof *top);
+    const int count = top ? gmal_top_tokens(n, head, component, n->o.top_tokens, top) : 0;
+    for (int i = 0; i < count; i++) {
         json_t *row = json_object();
-        set_int(row, "id", best);
-        json_object_set_new(row, "text", token_text(n, (int32_t)best));
-        set(row, "share", mass[best] / total);
-        set(row, "responsibility", mass[best] / (double)n->c.counts[best]);
+        set_int(row, "id", top[i].id);
+        json_object_set_new(row, "text", token_text(n, top[i].id));
+        set(row, "share", top[i].share);
+        set(row, "responsibility", top[i].responsibility);
         json_array_append_new(list, row);
-        last = mass[best];
-        last_id = best;
     }
+    free(top);
     return list;
 }
 
-static double softplus(double x) { return x > 30 ? x : log1p(exp(x)); }
-
-static json_t *component(const gma_inspection *n, const gmal_head *h, const gmal_mixture_view *m, double log_sum,
-                         int64_t k) {
-    json_t *row = json_object();
-    double sum = 0, least = INFINITY, most = 0;
-    for (int64_t r = 0; r < m->width; r++) {
-        const double s = softplus((double)m->omega[k * m->width + r]) + n->lm->layout->c.eps_sigma;
-        sum += s;
-        least = s < least ? s : least;
-        most = s > most ? s : most;
-    }
-    set_int(row, "component", k);
-    set(row, "usage_q", h->usage_q[k] / (double)h->tokens);
-    set(row, "usage_k", h->usage_k[k] / (double)h->tokens);
-    set(row, "prior", exp((double)m->alpha[k] - log_sum));
-    set(row, "variance_mean", sum / (double)m->width);
-    set(row, "variance_min", least);
-    set(row, "variance_max", most);
-    json_object_set_new(row, "top_tokens", top_tokens(n, h, k));
-    return row;
-}
-
-static json_t *components(const gma_inspection *n, const gmal_head *h) {
+static json_t *components(const gma_inspection *n, int head) {
+    const int64_t count = n->c.heads[head].components;
     json_t *list = json_array();
-    const gmal_mixture_view m = gmal_head_mixture(n->lm, h);
-    double top = -INFINITY, sum = 0;
-    for (int64_t k = 0; k < m.components; k++)
-        top = (double)m.alpha[k] > top ? (double)m.alpha[k] : top;
-    for (int64_t k = 0; k < m.components; k++)
-        sum += exp((double)m.alpha[k] - top);
-    for (int64_t k = 0; k < m.components; k++)
-        json_array_append_new(list, component(n, h, &m, top + log(sum), k));
+    gmal_component *c = malloc((size_t)count * sizeof *c);
+    if (!c) {
+        json_decref(list);
+        return NULL;
+    }
+    gmal_components(n, head, c);
+    for (int64_t k = 0; k < count; k++) {
+        json_t *row = json_object();
+        set_int(row, "component", k);
+        set(row, "usage_q", c[k].usage_q);
+        set(row, "usage_k", c[k].usage_k);
+        set(row, "prior", c[k].prior);
+        set(row, "variance_mean", c[k].variance_mean);
+        set(row, "variance_min", c[k].variance_min);
+        set(row, "variance_max", c[k].variance_max);
+        json_object_set_new(row, "top_tokens", top_tokens(n, head, k));
+        json_array_append_new(list, row);
+    }
+    free(c);
     return list;
 }
 
@@ -157,7 +136,7 @@ static json_t *head_row(const gma_inspection *n, int i) {
     for (int j = 0; j < n->label_count; j++)
         json_array_append_new(labels, label_row(n, i, j));
     json_object_set_new(row, "against", labels);
-    json_object_set_new(row, "mixture", components(n, &n->c.heads[i]));
+    json_object_set_new(row, "mixture", components(n, i));
     json_object_set_new(row, "slot_memory", trace(n, &n->c.heads[i]));
     return row;
 }
@@ -175,10 +154,7 @@ static json_t *whole(const gma_inspection *n) {
     return root;
 }
 
-gma_status gma_inspection_json(const gma_inspection *n, const char *path) {
-    if (!n || !path)
-        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_inspection_json: a pointer is NULL");
-    json_t *root = whole(n);
+static gma_status put(json_t *root, const char *path) {
     char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(root);
     if (!text)
@@ -192,4 +168,68 @@ gma_status gma_inspection_json(const gma_inspection *n, const char *path) {
     }
     free(text);
     return s;
+}
+
+gma_status gma_inspection_json(const gma_inspection *n, const char *path) {
+    if (!n || !path)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_inspection_json: a pointer is NULL");
+    return put(whole(n), path);
+}
+
+/* ---- A comparison --------------------------------------------------------------------------------------------- */
+
+enum { TOP_OF_A_PAIR = 5 };
+
+static json_t *texts_of(const gma_inspection *n, int head, int64_t component) {
+    gmal_top_token top[TOP_OF_A_PAIR];
+    json_t *list = json_array();
+    const int count = component < 0 ? 0 : gmal_top_tokens(n, head, component, TOP_OF_A_PAIR, top);
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, token_text(n, top[i].id));
+    return list;
+}
+
+static json_t *index_or_null(int64_t x) { return x < 0 ? json_null() : json_integer(x); }
+
+static json_t *pair_row(const gma_comparison *c, const gmal_pair *p) {
+    json_t *row = json_object(), *list = json_array();
+    set_int(row, "layer", p->numbers.layer);
+    set_int(row, "head_a", p->numbers.head_a);
+    set_int(row, "head_b", p->numbers.head_b);
+    set_int(row, "matched", p->numbers.matched);
+    set_int(row, "above_half", p->numbers.above_half);
+    set(row, "correlation", p->numbers.correlation);
+    set(row, "chance", p->numbers.chance);
+    set(row, "correlation_by_usage", p->numbers.correlation_by_usage);
+    set(row, "nmi", p->numbers.nmi);
+    set(row, "nmi_chance", p->numbers.nmi_chance);
+    for (int64_t i = 0; i < p->count; i++) {
+        const gmal_match *m = &p->matches[i];
+        json_t *one = json_object();
+        json_object_set_new(one, "a", index_or_null(m->a));
+        json_object_set_new(one, "b", index_or_null(m->b));
+        set(one, "correlation", m->correlation);
+        set(one, "usage_a", m->usage_a);
+        set(one, "usage_b", m->usage_b);
+        json_object_set_new(one, "top_tokens_a", texts_of(c->a, p->a, m->a));
+        json_object_set_new(one, "top_tokens_b", texts_of(c->b, p->b, m->b));
+        json_array_append_new(list, one);
+    }
+    json_object_set_new(row, "components", list);
+    return row;
+}
+
+gma_status gma_comparison_json(const gma_comparison *c, const char *model_a, const char *model_b, const char *path) {
+    if (!c || !model_a || !model_b || !path)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "gma_comparison_json: a pointer is NULL");
+    json_t *root = json_object(), *pairs = json_array();
+    json_object_set_new(root, "a", text_of(model_a, strlen(model_a)));
+    json_object_set_new(root, "b", text_of(model_b, strlen(model_b)));
+    json_object_set_new(root, "data", text_of(c->a->data, strlen(c->a->data)));
+    set_int(root, "tokens", c->tokens);
+    set_int(root, "seed", (int64_t)c->a->o.seed);
+    for (int i = 0; i < c->count; i++)
+        json_array_append_new(pairs, pair_row(c, &c->pairs[i]));
+    json_object_set_new(root, "pairs", pairs);
+    return put(root, path);
 }

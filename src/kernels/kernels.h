@@ -42,8 +42,9 @@ typedef struct gmai_ahead {
     int bytes, rows;
 } gmai_ahead;
 
-/* Part `part` of `parts` of two such lots (NULL: none). Spread out like that, the loads hide behind the arithmetic. */
-static inline void gmai_fetch_ahead(const gmai_ahead *ahead, int part, int parts)
+/* Part `part` of `parts` of two such lots (NULL: none). Spread out like that, the loads hide behind the arithmetic. Inlined
+ * always: gcc takes a function that only prefetches for one without an effect and drops calls of it. */
+GMAI_INLINE void gmai_fetch_ahead(const gmai_ahead *ahead, int part, int parts)
 {
     for (int l = 0; l < 2 && ahead; l++) {
         const gmai_ahead *a = &ahead[l];

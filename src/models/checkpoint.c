@@ -73,7 +73,8 @@ static json_t *config_to_json(const gma_lm_config *c) {
 
 /* Settings that models of the first releases do not have; absent = off. */
 static int is_newer(const char *name) {
-    static const char *const newer[] = {"task", "causal", "pooling", "classes", "window", "states", "expand"};
+    static const char *const newer[] = {"task", "causal", "pooling", "classes", "window", "states", "expand", "encoder_layers",
+                                        "cross_mixer"};
     for (size_t i = 0; i < sizeof newer / sizeof newer[0]; i++)
         if (strcmp(name, newer[i]) == 0) return 1;
     return 0;

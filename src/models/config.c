@@ -12,6 +12,9 @@ const gmal_field gmal_model_fields[] = {
     F(LAYERS, layers, 1, 1000, "N|PATTERN",
       "how many, or the mixer of each: gma,gma,softmax:window=128; 3xgma stands for gma,gma,gma"),
     F(MIXER, mixer, 0, 0, "NAME", "the sequence mixer of every layer: gma, linear, performer, softmax, mamba"),
+    F(LAYERS, encoder_layers, 0, 1000, "N|PATTERN", "seq2seq: the same for the encoder, which is bidirectional; 0 = as the decoder"),
+    {"cross_mixer", GMAL_FIELD_PATTERN, offsetof(gma_lm_config, cross_pattern), 0, 0, "PATTERN",
+     "seq2seq: what a decoder layer reads the encoder's output with: one for all, or one each; auto = the layer's own mixer"},
     F(INT, width, 1, 1 << 20, "N", "width of the residual stream"),
     F(INT, heads, 1, 4096, "N", "query heads"),
     F(INT, kv_heads, 0, 4096, "N", "key and value heads, a divisor of heads; 0 = heads"),
@@ -94,6 +97,8 @@ gma_status gma_lm_config_resolve(gma_lm_config *c) {
     if (c->causal < 0) c->causal = c->task != GMA_LM_TASK_CLASSIFY;
     if (!c->causal && c->task != GMA_LM_TASK_CLASSIFY)
         FAIL("causal cannot be off: this task predicts a token from those before it");
+    if (c->task == GMA_LM_TASK_SEQ2SEQ && (c->vocab < 3 || c->tokenizer != GMA_LM_TOKENIZER_NONE))
+        FAIL("a seq2seq model reads ids (tokenizer none), a vocabulary of at least 3 of them: the last two begin and end a target");
     if (c->task == GMA_LM_TASK_CLASSIFY) {
         c->tied = 0; /* the head has a row a class */
         if (c->classes < 2) FAIL("classes must be at least 2 for task classify, not %lld", (long long)c->classes);
@@ -117,7 +122,7 @@ gma_status gma_lm_config_resolve(gma_lm_config *c) {
     const double per_layer = (double)c->width * (double)(c->heads * (c->routing_dim + 3 * c->value_dim)) +
                              2.0 * (double)c->kv_heads * fmax((double)c->components, 64) * (double)c->routing_dim +
                              3.0 * (double)c->width * (double)c->mlp_width;
-    if (per_layer * (double)c->layers + (double)c->vocab * (double)c->width > most_parameters)
+    if (per_layer * (double)(2 * c->layers + c->encoder_layers) + (double)c->vocab * (double)c->width > most_parameters)
         FAIL("the model would have more than 10^12 parameters");
     const gma_status s = gmal_layers_resolve(c);
     if (s == GMA_OK && c->pooling == GMA_LM_POOLING_CLS && !gmal_config_looks_ahead(c))

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,23 +51,34 @@ static gma_status set_int(const gmal_field *field, void *base, const char *text)
     return GMA_OK;
 }
 
-static gma_status set_layers(const gmal_field *field, void *base, const char *text) {
-    gma_lm_config *c = base;
+/* Where the text of a pattern lies. */
+static size_t pattern_offset(const gmal_field *field) {
+    if (field->type == GMAL_FIELD_PATTERN) return field->offset;
+    return field->offset == offsetof(gma_lm_config, layers) ? offsetof(gma_lm_config, pattern)
+                                                            : offsetof(gma_lm_config, encoder_pattern);
+}
+
+static const char *pattern_of(const gmal_field *field, const void *base) {
+    return (const char *)base + pattern_offset(field);
+}
+
+static gma_status set_pattern(const gmal_field *field, void *base, const char *text) {
+    char *pattern = (char *)base + pattern_offset(field);
     int64_t count;
-    if (!text[strspn(text, "+-0123456789")]) {
+    if (field->type == GMAL_FIELD_LAYERS && !text[strspn(text, "+-0123456789")]) {
         const gma_status s = set_int(field, base, text);
-        if (s == GMA_OK) memset(c->pattern, 0, sizeof c->pattern);
+        if (s == GMA_OK) memset(pattern, 0, GMAL_PATTERN);
         return s;
     }
     const size_t n = strlen(text);
-    if (n >= sizeof c->pattern)
-        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "layers: the pattern is longer than %d characters",
-                        (int)sizeof c->pattern - 1);
-    const gma_status s = gmal_pattern_parse(text, GMAL_ROLE_CAUSAL, NULL, &count);
+    if (n >= GMAL_PATTERN)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: the pattern is longer than %d characters", field->name,
+                        (int)GMAL_PATTERN - 1);
+    const gma_status s = gmal_pattern_parse(text, field->name, GMAL_ROLE_CAUSAL, NULL, &count);
     if (s != GMA_OK) return s;
-    memset(c->pattern, 0, sizeof c->pattern);
-    memcpy(c->pattern, text, n);
-    c->layers = count;
+    memset(pattern, 0, GMAL_PATTERN);
+    memcpy(pattern, text, n);
+    if (field->type == GMAL_FIELD_LAYERS) *AT(int64_t) = count;
     return GMA_OK;
 }
 
@@ -77,6 +89,7 @@ static int set_auto(const gmal_field *field, void *base) {
     case GMAL_FIELD_SWITCH: *AT(int32_t) = -1; return 1;
     case GMAL_FIELD_MIXER: *AT(int32_t) = 0; return 1;
     case GMAL_FIELD_COUNT: *AT(int64_t) = -1; return 1;
+    case GMAL_FIELD_PATTERN: memset((char *)base + field->offset, 0, GMAL_PATTERN); return 1;
     default: return 0;
     }
 }
@@ -84,7 +97,8 @@ static int set_auto(const gmal_field *field, void *base) {
 static int is_auto(const gmal_field *field, const void *base) {
     return ((field->type == GMAL_FIELD_SWITCH || field->type == GMAL_FIELD_PICK) && *CAT(int32_t) == -1) ||
            (field->type == GMAL_FIELD_MIXER && *CAT(int32_t) == 0) ||
-           (field->type == GMAL_FIELD_COUNT && *CAT(int64_t) == -1);
+           (field->type == GMAL_FIELD_COUNT && *CAT(int64_t) == -1) ||
+           (field->type == GMAL_FIELD_PATTERN && !*pattern_of(field, base));
 }
 
 gma_status gmal_field_set(const gmal_field *field, void *base, const char *text) {
@@ -112,7 +126,8 @@ gma_status gmal_field_set(const gmal_field *field, void *base, const char *text)
         if (s == GMA_OK) *AT(int32_t) = (int32_t)kind;
         return s;
     }
-    case GMAL_FIELD_LAYERS: return set_layers(field, base, text);
+    case GMAL_FIELD_PATTERN:
+    case GMAL_FIELD_LAYERS: return set_pattern(field, base, text);
     case GMAL_FIELD_COUNT:
     case GMAL_FIELD_INT: return set_int(field, base, text);
     case GMAL_FIELD_REAL: {
@@ -163,9 +178,10 @@ void gmal_field_get(const gmal_field *field, const void *base, char *text, size_
         snprintf(text, size, "%s", name ? name : "?");
         break;
     }
+    case GMAL_FIELD_PATTERN:
     case GMAL_FIELD_LAYERS:
-        if (*((const gma_lm_config *)base)->pattern)
-            snprintf(text, size, "%s", ((const gma_lm_config *)base)->pattern);
+        if (*pattern_of(field, base))
+            snprintf(text, size, "%s", pattern_of(field, base));
         else
             snprintf(text, size, "%" PRId64, *CAT(int64_t));
         break;
@@ -201,6 +217,7 @@ gma_status gmal_field_check(const gmal_field *field, const void *base) {
     case GMAL_FIELD_COUNT:
     case GMAL_FIELD_INT: bad = (double)*CAT(int64_t) < field->min || (double)*CAT(int64_t) > field->max; break;
     case GMAL_FIELD_REAL: bad = !(*CAT(double) >= field->min && *CAT(double) <= field->max); break;
+    case GMAL_FIELD_PATTERN:
     case GMAL_FIELD_TEXT: return GMA_OK;
     }
     if (!bad) return GMA_OK;
@@ -211,14 +228,14 @@ gma_status gmal_field_check(const gmal_field *field, const void *base) {
 }
 
 json_t *gmal_field_to_json(const gmal_field *field, const void *base) {
-    char text[sizeof((gma_lm_config *)0)->pattern];
+    char text[GMAL_PATTERN];
     gmal_field_get(field, base, text, sizeof text);
     if (is_auto(field, base)) return json_string(text);
     switch (field->type) {
     case GMAL_FIELD_SWITCH:
     case GMAL_FIELD_FLAG: return json_boolean(*CAT(int32_t));
     case GMAL_FIELD_LAYERS:
-        if (*((const gma_lm_config *)base)->pattern) break;
+        if (*pattern_of(field, base)) break;
         return json_integer(*CAT(int64_t));
     case GMAL_FIELD_COUNT:
     case GMAL_FIELD_INT: return json_integer(*CAT(int64_t));
@@ -226,6 +243,7 @@ json_t *gmal_field_to_json(const gmal_field *field, const void *base) {
     case GMAL_FIELD_TEXT: return *CAT(char *) ? json_string(*CAT(char *)) : json_null();
     case GMAL_FIELD_PICK:
     case GMAL_FIELD_CHOICE:
+    case GMAL_FIELD_PATTERN:
     case GMAL_FIELD_MIXER: break;
     }
     return json_string(text);

@@ -12,7 +12,8 @@ typedef enum gmal_field_type {
     GMAL_FIELD_PICK, /* the same, or -1 = "auto" */
     GMAL_FIELD_SWITCH, /* int32_t, 0 or 1, or -1 = "auto" */
     GMAL_FIELD_MIXER, /* int32_t, a gma_mixer_kind by name, or 0 = "auto" */
-    GMAL_FIELD_LAYERS, /* gma_lm_config.layers as a number, or .pattern as text */
+    GMAL_FIELD_LAYERS, /* gma_lm_config.layers as a number, or .pattern as text; encoder_layers likewise */
+    GMAL_FIELD_PATTERN, /* char[256], a pattern of layers, or "" = "auto" */
     GMAL_FIELD_INT, /* int64_t, min..max */
     GMAL_FIELD_COUNT, /* the same, or -1 = "auto" */
     GMAL_FIELD_REAL, /* double, min..max, finite */

@@ -51,6 +51,8 @@ gma_status gma_generate(gma_lm_stream *stream, const char *prompt, size_t prompt
     gma_lm_config c;
     gma_status s = gma_lm_get_config(gmal_stream_model(stream), &c);
     if (s != GMA_OK) return s;
+    if (c.task == GMA_LM_TASK_SEQ2SEQ)
+        return gma_fail(GMA_ERR_UNSUPPORTED, "the model makes a sequence from a source (task seq2seq) and continues no text; gma_eval runs it");
     const gma_tokenizer *t = gma_lm_tokenizer_of(gmal_stream_model(stream));
     if (c.tokenizer != GMA_LM_TOKENIZER_BYTES && !t)
         return gma_fail(GMA_ERR_UNSUPPORTED, "the model reads token ids, not text: there is no text to generate");

@@ -30,6 +30,10 @@ const char *gmal_kind_name(int64_t kind) {
     return name ? name : "?";
 }
 
+const char *gmal_role_text(int64_t role) {
+    return role == GMAL_ROLE_CAUSAL ? "" : role == GMAL_ROLE_CROSS ? " where it reads another sequence" : " where it is not causal";
+}
+
 /* ---- What a mixer can honour ---------------------------------------------------------------------------------- */
 
 int gmal_mixer_extent(int64_t kind, const char *letters) {
@@ -56,6 +60,9 @@ int gmal_layer_can(const gmal_layer *layer, size_t offset) {
         return gmal_mixer_has(k, GMA_LOGIT_SCALE);
     case offsetof(gmal_layer, forget_gate):
         return gmal_mixer_has(k, GMA_LOG_DECAY) && layer->role == GMAL_ROLE_CAUSAL;
+    case offsetof(gmal_layer, conv):
+    case offsetof(gmal_layer, rotary):
+        return gmal_mixer_has(k, GMA_Q) && layer->role != GMAL_ROLE_CROSS;
     default:
         return gmal_mixer_has(k, GMA_Q); /* they work on q, k, v and o */
     }
@@ -74,18 +81,18 @@ static const option *option_of(const char *name, size_t n) {
     return NULL;
 }
 
-static gma_status parse_option(const char *item, const char *text, size_t n, gmal_layer *layer) {
+static gma_status parse_option(const char *field, const char *item, const char *text, size_t n, gmal_layer *layer) {
     char all[160] = "", number[32];
     const char *eq = memchr(text, '=', n);
     const option *o = option_of(text, eq ? (size_t)(eq - text) : n);
     if (!o) {
         for (int i = 0; i < GMAL_LAYER_OPTION_COUNT; i++)
             snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", gmal_layer_options[i].name);
-        FAIL("layers: \"%s\": there is no option \"%.*s\"; there are: %s", item, (int)strcspn(text, "=:"),
+        FAIL("%s: \"%s\": there is no option \"%.*s\"; there are: %s", field, item, (int)strcspn(text, "=:"),
              text, all);
     }
     if (*gmal_layer_value(layer, o) != -1)
-        FAIL("layers: \"%s\": %s is there twice", item, o->name);
+        FAIL("%s: \"%s\": %s is there twice", field, item, o->name);
     char *end = number;
     const size_t m = eq ? n - (size_t)(eq + 1 - text) : 0;
     long long x = 0;
@@ -98,11 +105,11 @@ static gma_status parse_option(const char *item, const char *text, size_t n, gma
             end = number;
     }
     if (end == number || x < o->least || x > o->most)
-        FAIL("layers: \"%s\": %s must be a whole number from %lld to %lld", item, o->name, (long long)o->least,
+        FAIL("%s: \"%s\": %s must be a whole number from %lld to %lld", field, item, o->name, (long long)o->least,
              (long long)o->most);
     if (x && !gmal_layer_can(layer, o->offset))
-        FAIL("layers: \"%s\": the mixer %s has no %s%s", item, gmal_kind_name(layer->mixer), o->name,
-             layer->role == GMAL_ROLE_CAUSAL ? "" : " where it is not causal");
+        FAIL("%s: \"%s\": the mixer %s has no %s%s", field, item, gmal_kind_name(layer->mixer), o->name,
+             gmal_role_text(layer->role));
     *gmal_layer_value(layer, o) = gmal_layer_can(layer, o->offset) ? x : -1;
     return GMA_OK;
 }
@@ -115,7 +122,7 @@ void gmal_layer_open(gmal_layer *layer, int64_t kind, gmal_role role) {
 }
 
 /* text: one item, zero-terminated. */
-static gma_status parse_item(const char *item, gmal_role role, gmal_layer *layer, int64_t *repeat) {
+static gma_status parse_item(const char *field, const char *item, gmal_role role, gmal_layer *layer, int64_t *repeat) {
     char name[64];
     const char *at = item;
     const size_t digits = strspn(at, "0123456789");
@@ -124,29 +131,30 @@ static gma_status parse_item(const char *item, gmal_role role, gmal_layer *layer
     if (digits && at[digits] == 'x') {
         *repeat = digits < 6 ? strtoll(at, NULL, 10) : 0;
         if (*repeat < 1 || *repeat > MOST_LAYERS)
-            FAIL("layers: \"%s\": the count must be a whole number from 1 to %d", item, (int)MOST_LAYERS);
+            FAIL("%s: \"%s\": the count must be a whole number from 1 to %d", field, item, (int)MOST_LAYERS);
         at += digits + 1;
     }
     const size_t n = strcspn(at, ":");
     if (n == 0)
-        FAIL("layers: \"%s\": a mixer is missing", item);
+        FAIL("%s: \"%s\": a mixer is missing", field, item);
     snprintf(name, sizeof name, "%.*s", (int)(n < 60 ? n : 60), at);
     if (gma_mixer_kind_from_name(name, &kind) != GMA_OK) {
         char why[300];
         snprintf(why, sizeof why, "%s", gma_last_error());
-        FAIL("layers: \"%s\": %s", item, why);
+        FAIL("%s: \"%s\": %s", field, item, why);
     }
     gmal_layer_open(layer, kind, role);
     for (at += n; *at; at += strcspn(at, ":")) {
         at++;
-        const gma_status s = parse_option(item, at, strcspn(at, ":"), layer);
+        const gma_status s = parse_option(field, item, at, strcspn(at, ":"), layer);
         if (s != GMA_OK)
             return s;
     }
     return GMA_OK;
 }
 
-gma_status gmal_pattern_parse(const char *pattern, gmal_role role, gmal_layer *layers, int64_t *count) {
+gma_status gmal_pattern_parse(const char *pattern, const char *field, gmal_role role, gmal_layer *layers,
+                              int64_t *count) {
     const char *at = pattern;
     int number = 0;
     *count = 0;
@@ -156,20 +164,20 @@ gma_status gmal_pattern_parse(const char *pattern, gmal_role role, gmal_layer *l
         gmal_layer layer;
         int64_t repeat;
         if (n >= sizeof item)
-            FAIL("layers: \"%.20s...\": an item is longer than %d characters", at, (int)GMAL_LAYER_TEXT - 1);
+            FAIL("%s: \"%.20s...\": an item is longer than %d characters", field, at, (int)GMAL_LAYER_TEXT - 1);
         memcpy(item, at, n);
         item[n] = 0;
-        const gma_status s = parse_item(item, role, &layer, &repeat);
+        const gma_status s = parse_item(field, item, role, &layer, &repeat);
         number++;
         if (s != GMA_OK) {
-            static const char name[] = "layers: ";
+            const size_t known = strlen(field) + 2;
             char why[600];
             snprintf(why, sizeof why, "%s", gma_last_error());
-            return gma_fail(s, "%sitem %d, %s", name, number,
-                            why + (strncmp(why, name, sizeof name - 1) == 0 ? sizeof name - 1 : 0));
+            return gma_fail(s, "%s: item %d, %s", field, number,
+                            why + (strncmp(why, field, known - 2) == 0 && strlen(why) > known ? known : 0));
         }
         if (*count + repeat > MOST_LAYERS)
-            FAIL("layers: the pattern names more than %d layers", (int)MOST_LAYERS);
+            FAIL("%s: the pattern names more than %d layers", field, (int)MOST_LAYERS);
         for (int64_t i = 0; layers && i < repeat; i++)
             layers[*count + i] = layer;
         *count += repeat;

@@ -24,8 +24,15 @@
 /* What a layer is used for decides what its mixer can honour: window, forget gate and mamba need the order of time. */
 typedef enum gmal_role {
     GMAL_ROLE_CAUSAL = 0,       /* a token sees itself and what is before it */
-    GMAL_ROLE_BIDIRECTIONAL = 1 /* every token sees all of its sequence */
+    GMAL_ROLE_BIDIRECTIONAL = 1, /* every token sees all of its sequence */
+    GMAL_ROLE_CROSS = 2         /* a token sees all of another sequence */
 } gmal_role;
+
+/* The lists of layers of a model; the last two are empty but in a seq2seq model. */
+typedef enum gmal_part { GMAL_PART_MAIN = 0, GMAL_PART_ENCODER = 1, GMAL_PART_CROSS = 2, GMAL_PARTS = 3 } gmal_part;
+
+/* Room for a pattern in gma_lm_config. */
+enum { GMAL_PATTERN = sizeof((gma_lm_config *)0)->pattern };
 
 typedef struct gmal_layer {
     int64_t mixer;                         /* a gma_mixer_kind */
@@ -52,12 +59,15 @@ int gmal_layer_can(const gmal_layer *layer, size_t offset);
 /* A layer of that mixer with every option left open (-1). */
 void gmal_layer_open(gmal_layer *layer, int64_t kind, gmal_role role);
 
+/* " where it ...": what an error adds about a role; "" for causal. */
+const char *gmal_role_text(int64_t role);
+
 /* The mixer's name, "?" for none. */
 const char *gmal_kind_name(int64_t kind);
 
 /* How many layers the pattern names, and when `layers` is not NULL (room for as many) what it says of each. The error
- * names the item. */
-gma_status gmal_pattern_parse(const char *pattern, gmal_role role, gmal_layer *layers, int64_t *count);
+ * names `field` and the item. */
+gma_status gmal_pattern_parse(const char *pattern, const char *field, gmal_role role, gmal_layer *layers, int64_t *count);
 
 /* One layer as an item of a pattern, only with the options that are not -1. */
 void gmal_layer_print(const gmal_layer *layer, char *text, size_t size);
@@ -66,14 +76,16 @@ void gmal_layer_print(const gmal_layer *layer, char *text, size_t size);
  * the pattern in its shortest form, and asks every mixer whether it can be what is wanted of it. */
 gma_status gmal_layers_resolve(gma_lm_config *c);
 
-/* Every layer of a resolved configuration, nothing left open; c->layers of them. */
-void gmal_layers_get(const gma_lm_config *c, gmal_layer *layers);
+/* What all layers share and has a usual value (kv_heads, eps, eps_sigma, logit_scale_init, rotary_base): another value that
+ * no layer of this resolved configuration can honour is an error. Asked of who wishes for a model, not of one on disk. */
+gma_status gmal_layers_check_shared(const gma_lm_config *c);
+
+/* How many layers a part of a resolved configuration has, and every one of them, nothing left open. */
+int64_t gmal_part_count(const gma_lm_config *c, gmal_part part);
+void gmal_layers_get(const gma_lm_config *c, gmal_part part, gmal_layer *layers);
 
 /* 1 when the layer turns q and k before the mixer sees them; softmax turns its own. */
 int gmal_layer_turns(const gmal_layer *layer);
-
-/* The role of the layers of a resolved configuration. */
-gmal_role gmal_config_role(const gma_lm_config *c);
 
 /* 1 when a layer of a resolved configuration has that mixer; when some layer sees what comes after a token. */
 int gmal_config_has(const gma_lm_config *c, int64_t kind);

@@ -132,6 +132,8 @@ static gma_status whole(const gma_lm *lm, const int32_t *tokens, int64_t batch, 
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "a batch of %lld x %lld tokens is out of range", (long long)batch,
                         (long long)steps);
     const gma_lm_config *c = &lm->layout->c;
+    if (c->task == GMA_LM_TASK_SEQ2SEQ)
+        return gma_fail(GMA_ERR_UNSUPPORTED, "the model reads a source first (task seq2seq): gma_lm_stream_source, gma_eval");
     if (c->task == GMA_LM_TASK_CLASSIFY)
         return gma_fail(GMA_ERR_UNSUPPORTED, "the model classifies whole sequences (gma_lm_classify) and predicts no token");
     if (c->positions == GMA_LM_POSITIONS_LEARNED && steps > c->context)

@@ -34,6 +34,9 @@ gma_status gmal_checkpoint_find(const char *path, char **folder);
 
 const gma_lm *gmal_stream_model(const gma_lm_stream *stream);
 
+/* gma_lm_stream_source where the encoder has run already: its output (length, width). */
+gma_status gmal_stream_memory(gma_lm_stream *stream, const float *memory, int64_t length);
+
 /* Logits after the last token fed; there must have been one. */
 void gmal_stream_logits(gma_lm_stream *stream, float *logits);
 

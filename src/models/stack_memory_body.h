@@ -22,6 +22,7 @@ typedef struct sub_act {
     real *mean, *rstd, *n; /* the norm of its input */
     real *p;               /* projections (R, proj); q and k rotated in place when there is no convolution */
     real *c;               /* q, k, v after the convolution (R, qkv); = p without one */
+    real *kv;              /* cross-attention: k, v of the other sequence (M, kv) */
     real *decay;           /* log_decay (B,H,T) */
     real *scale;           /* logit_scale (H) */
     real *u, *x, *delta, *negative; /* mamba: see stack_scan_body.h; A */
@@ -34,7 +35,9 @@ typedef struct sub_act {
 typedef struct act {
     real *x; /* block input */
     sub_act mixer;
-    real *x1, *mean, *rstd, *n; /* the stream after the mixer, and its norm */
+    real *x1;      /* the stream after the mixer */
+    sub_act cross; /* in a decoder */
+    real *x2, *mean, *rstd, *n; /* the stream before the MLP (= x1 without cross-attention), and its norm */
     real *h, *a;                /* MLP hidden, before and after the activation */
 } act;
 
@@ -59,17 +62,23 @@ typedef struct stack {
     int32_t *cu_room;       /* memory for it */
     int train, recompute, threads;
     int64_t end_w, end_b;          /* parameters of the norm at the end */
-    mixing *ops;                   /* count */
+    mixing *ops, *cross_ops;       /* count */
     int64_t made;                  /* the B they were made for */
     act *acts;                     /* count */
     real *last, *mean, *rstd, *nf; /* the stream at the end, and its norm */
     real *y;                       /* a sublayer's output (R, C) */
     real *cs;                      /* rotary table (cs_steps, routing_dim), memory of its own: it outlives a shape */
     int64_t cs_steps;
+    /* What cross-attention reads: (B, S) rows of width C, M = B S of them, and the gradient there, added to. A mask (B,S) or
+     * (B,T) of keys: 0 = not there; NULL = all are. */
+    int64_t S, M;
+    const real *memory;
+    real *dmemory;
+    const unsigned char *memory_mask, *mask;
     void *scratch;
     size_t scratch_bytes;
     /* backward */
-    real *dx, *dn, *dy, *dp, *dc, *ddecay, *d_o, *dog, *dh, *da, *partial, *dparam, *dscale;
+    real *dx, *dn, *dy, *dp, *dc, *ddecay, *d_o, *dog, *dh, *da, *partial, *dparam, *dscale, *dkv;
     real *du, *dxp, *ddelta; /* mamba: at u, at the output of x_proj, at delta */
 } stack;
 
@@ -87,6 +96,9 @@ static void *take_bytes(bump *b, size_t bytes) {
 static real *take(bump *b, int64_t n) { return take_bytes(b, (size_t)n * sizeof(real)); }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* All blocks of a decoder have cross-attention, or none. */
+static int crosses(const stack *s) { return s->blocks[0].cross.spec.mixer != 0; }
 
 static void place_mixer(const stack *s, bump *b, int64_t i, sub_act *a) {
     const gmal_sub *m = &s->blocks[i].mixer;
@@ -109,10 +121,29 @@ static void place_mixer(const stack *s, bump *b, int64_t i, sub_act *a) {
     a->saved = s->train ? take_bytes(b, s->ops[i].size.saved) : NULL;
 }
 
+static void place_cross(const stack *s, bump *b, int64_t i, sub_act *a) {
+    const gmal_sub *m = &s->blocks[i].cross;
+    const int64_t R = s->R;
+    a->mean = take(b, R);
+    a->rstd = take(b, R);
+    a->n = take(b, R * s->l->c.width);
+    a->p = take(b, R * m->proj);
+    a->kv = take(b, s->M * m->kv);
+    a->scale = m->spec.logit_scale ? take(b, s->l->c.kv_heads) : NULL;
+    a->o = take(b, R * m->out);
+    a->og = m->gate ? take(b, R * m->out) : a->o;
+    a->saved = s->train ? take_bytes(b, s->cross_ops[i].size.saved) : NULL;
+}
+
 static void place_act(const stack *s, bump *b, int64_t i, act *a) {
     const int64_t R = s->R, C = s->l->c.width;
     place_mixer(s, b, i, &a->mixer);
     a->x1 = s->train ? take(b, R * C) : a->x; /* the stream in place */
+    a->x2 = a->x1;
+    if (crosses(s)) {
+        place_cross(s, b, i, &a->cross);
+        a->x2 = s->train ? take(b, R * C) : a->x;
+    }
     a->mean = take(b, R);
     a->rstd = take(b, R);
     a->n = take(b, R * C);
@@ -147,10 +178,11 @@ static void place_acts(stack *s, bump *b) {
 static void place_backward(stack *s, bump *b) {
     const gma_lm_config *c = &s->l->c;
     const int64_t R = s->R, C = c->width;
-    int64_t proj = 0, qkv = 0, forget = 0, out = 0, gate = 0, params = 0, scale = 0, u = 0, xp = 0;
-    for (int64_t i = 0; i < s->count; i++) {
-        const gmal_sub *m = &s->blocks[i].mixer;
+    int64_t proj = 0, qkv = 0, forget = 0, out = 0, gate = 0, params = 0, scale = 0, u = 0, xp = 0, kv = 0;
+    for (int64_t i = 0; i < s->count * (1 + crosses(s)); i++) {
+        const gmal_sub *m = i < s->count ? &s->blocks[i].mixer : &s->blocks[i - s->count].cross;
         int64_t trained = 0;
+        kv = larger(kv, m->kv);
         u = larger(u, m->rank ? m->qkv : 0);
         xp = larger(xp, m->rank ? m->rank + 2 * m->spec.states : 0);
         proj = larger(proj, m->proj);
@@ -179,6 +211,7 @@ static void place_backward(stack *s, bump *b) {
     s->du = take(b, R * u);
     s->dxp = take(b, R * xp);
     s->ddelta = take(b, R * u);
+    s->dkv = take(b, s->M * kv);
 }
 
 static int turns(const stack *s) {
@@ -192,8 +225,8 @@ static void place_stack(stack *s, bump *b) {
     place_acts(s, b);
     s->y = take(b, s->R * s->l->c.width);
     s->scratch_bytes = 0;
-    for (int64_t i = 0; i < s->count; i++) {
-        const gma_mixer_size *size = &s->ops[i].size;
+    for (int64_t i = 0; i < s->count * (1 + crosses(s)); i++) {
+        const gma_mixer_size *size = i < s->count ? &s->ops[i].size : &s->cross_ops[i - s->count].size;
         if (size->forward_scratch > s->scratch_bytes)
             s->scratch_bytes = size->forward_scratch;
         if (s->train && size->backward_scratch > s->scratch_bytes)
@@ -238,47 +271,53 @@ static gma_status make_each(stack *s, int64_t i) {
     return GMA_OK;
 }
 
-static gma_status make_operator(stack *s, int64_t i) {
+/* The operator of block i: of its mixer, or of its cross-attention. */
+static gma_status make_operator(stack *s, int64_t i, int cross) {
+    mixing *ops = cross ? s->cross_ops : s->ops;
+    const gmal_layer *spec = cross ? &s->blocks[i].cross.spec : &s->blocks[i].mixer.spec;
     gma_mixer_desc d;
-    mixing *op = &s->ops[i];
     for (int64_t j = 0; j < i; j++)
-        if (memcmp(&s->blocks[j].mixer.spec, &s->blocks[i].mixer.spec, sizeof(gmal_layer)) == 0) {
-            *op = s->ops[j];
+        if (memcmp(cross ? &s->blocks[j].cross.spec : &s->blocks[j].mixer.spec, spec, sizeof *spec) == 0) {
+            ops[i] = ops[j];
             return GMA_OK;
         }
-    if (s->blocks[i].mixer.spec.mixer == GMA_MIXER_LINFORMER && (s->cu || s->T != s->l->c.context))
+    if (!cross && spec->mixer == GMA_MIXER_LINFORMER && (s->cu || s->T != s->l->c.context))
         return make_each(s, i);
     const int64_t N = s->cu ? s->R : s->T;
-    TRY(gmal_layer_desc(&s->l->c, &s->blocks[i].mixer.spec, s->cu ? 1 : s->B, N, N, s->cu ? s->B : -1, &d));
-    TRY(gma_mixer_create(&d, &op->mixer));
-    op->size.struct_size = sizeof op->size;
+    TRY(gmal_layer_desc(&s->l->c, spec, s->cu ? 1 : s->B, N, cross ? s->S : N, s->cu ? s->B : -1, &d));
+    TRY(gma_mixer_create(&d, &ops[i].mixer));
+    ops[i].size.struct_size = sizeof ops[i].size;
     if (sizeof(real) == sizeof(double))
         return GMA_OK; /* the naive mixer has memory of its own */
-    return gma_mixer_sizes(op->mixer, s->threads, &op->size);
+    return gma_mixer_sizes(ops[i].mixer, s->threads, &ops[i].size);
 }
 
-static void unmake_operators(stack *s) {
-    for (int64_t i = 0; s->ops && i < s->count; i++) {
+static void unmake_operators(mixing *ops, int64_t count, int64_t made) {
+    for (int64_t i = 0; ops && i < count; i++) {
         int shared = 0;
         for (int64_t j = 0; j < i; j++)
-            shared |= s->ops[j].mixer == s->ops[i].mixer && s->ops[j].each == s->ops[i].each;
+            shared |= ops[j].mixer == ops[i].mixer && ops[j].each == ops[i].each;
         if (shared)
             continue;
-        gma_mixer_destroy(s->ops[i].mixer);
-        for (int64_t b = 0; s->ops[i].each && b < s->made; b++)
-            gma_mixer_destroy(s->ops[i].each[b].mixer);
-        free(s->ops[i].each);
+        gma_mixer_destroy(ops[i].mixer);
+        for (int64_t b = 0; ops[i].each && b < made; b++)
+            gma_mixer_destroy(ops[i].each[b].mixer);
+        free(ops[i].each);
     }
-    if (s->ops)
-        memset(s->ops, 0, (size_t)s->count * sizeof *s->ops);
+    if (ops)
+        memset(ops, 0, (size_t)count * sizeof *ops);
 }
 
 /* Operators and rotary table for the shape that *s says; place_stack comes after it. */
 static gma_status fit_stack(stack *s) {
-    unmake_operators(s);
+    unmake_operators(s->ops, s->count, s->made);
+    unmake_operators(s->cross_ops, s->count, s->made);
     s->made = s->B;
-    for (int64_t i = 0; i < s->count; i++)
-        TRY(make_operator(s, i));
+    for (int64_t i = 0; i < s->count; i++) {
+        TRY(make_operator(s, i, 0));
+        if (crosses(s))
+            TRY(make_operator(s, i, 1));
+    }
     if (!turns(s) || s->T <= s->cs_steps)
         return GMA_OK;
     free(s->cs);
@@ -299,47 +338,23 @@ static gma_status shape_stack(stack *s, int64_t B, int64_t T) {
     return fit_stack(s);
 }
 
-/* Sequences of equal length are a batch, which every mixer takes. */
-static gma_status pack_stack(stack *s, const int64_t *lengths, int64_t count) {
-    int64_t rows = 0, longest = 0, equal = 1;
-    for (int64_t b = 0; b < count; b++) {
-        if (lengths[b] < 0 || lengths[b] > INT32_MAX - rows)
-            return gma_fail(GMA_ERR_INVALID_ARGUMENT, "sequence %lld has %lld tokens; packed sequences together have 0 to %d",
-                            (long long)b, (long long)lengths[b], (int)INT32_MAX);
-        rows += lengths[b];
-        longest = lengths[b] > longest ? lengths[b] : longest;
-        equal &= lengths[b] == lengths[0];
-    }
-    if (!rows)
-        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "packed sequences have no token");
-    if (equal)
-        return shape_stack(s, count, longest);
-    int32_t *room = realloc(s->cu_room, (size_t)(count + 1) * sizeof *room);
-    if (!room)
-        return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for %lld sequences", (long long)count);
-    s->cu = s->cu_room = room;
-    room[0] = 0;
-    for (int64_t b = 0; b < count; b++)
-        room[b + 1] = room[b] + (int32_t)lengths[b];
-    s->B = count;
-    s->T = longest;
-    s->R = rows;
-    return fit_stack(s);
-}
-
-/* What *s says already: layout, blocks, count, train, recompute, threads, norm at the end. A shape comes next. */
+/* What *s says already: layout, blocks, count, train, recompute, threads, norm at the end; of a decoder S and M. A shape
+ * comes next. */
 static gma_status make_stack(stack *s) {
     s->acts = calloc((size_t)s->count, sizeof *s->acts);
     s->ops = calloc((size_t)s->count, sizeof *s->ops);
-    if (!s->acts || !s->ops)
+    s->cross_ops = calloc((size_t)s->count, sizeof *s->cross_ops);
+    if (!s->acts || !s->ops || !s->cross_ops)
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a network");
     return GMA_OK;
 }
 
 static void unmake_stack(stack *s) {
-    unmake_operators(s);
+    unmake_operators(s->ops, s->count, s->made);
+    unmake_operators(s->cross_ops, s->count, s->made);
     free(s->acts);
     free(s->ops);
+    free(s->cross_ops);
     free(s->cs);
     free(s->cu_room);
 }

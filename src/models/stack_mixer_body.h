@@ -26,6 +26,14 @@ static real *grad_at(real *p, int64_t offset) { return offset < 0 ? NULL : p + o
 /* Rows of the operator's batch: packed sequences are one. */
 static int64_t op_batch(const stack *s) { return s->cu ? 1 : s->B; }
 
+static void io_params(GMAL_T(gmal_mixer_io) * io, const gmal_sub *m, const real *params) {
+    io->params = m->slots;
+    for (int i = 0; i < m->slots; i++) {
+        io->slot[i] = m->slot[i].slot;
+        io->param[i] = (real *)(uintptr_t)(params + m->slot[i].offset); /* inputs: only read */
+    }
+}
+
 static GMAL_T(gmal_mixer_io) mixer_io(const stack *s, const act *a, const gmal_sub *m, const real *params) {
     const sub_act *x = &a->mixer;
     GMAL_T(gmal_mixer_io) io = {0};
@@ -36,33 +44,44 @@ static GMAL_T(gmal_mixer_io) mixer_io(const stack *s, const act *a, const gmal_s
     io.o = x->o;
     io.logit_scale = x->scale;
     io.log_decay = x->decay;
+    io.key_mask = s->mask;
     io.cu_seqlens = s->cu;
-    io.params = m->slots;
-    for (int i = 0; i < m->slots; i++) {
-        io.slot[i] = m->slot[i].slot;
-        io.param[i] = (real *)(uintptr_t)(params + m->slot[i].offset); /* inputs: only read */
-    }
+    io_params(&io, m, params);
     return io;
+}
+
+static void grad_params(const stack *s, GMAL_T(gmal_mixer_io) * grad, const gmal_sub *m) {
+    real *p = s->dparam;
+    grad->o = s->d_o;
+    grad->logit_scale = m->spec.logit_scale ? s->dscale : NULL;
+    grad->params = m->slots;
+    for (int i = 0; i < m->slots; i++) {
+        grad->slot[i] = m->slot[i].slot;
+        if (m->slot[i].fixed)
+            continue;
+        grad->param[i] = p;
+        p += m->slot[i].count;
+    }
+}
+
+/* What the operator gave into the parameters' gradients. */
+static void add_param_grads(const stack *s, const sub_act *a, const gmal_sub *m, const GMAL_T(gmal_mixer_io) * grad,
+                            real *grads) {
+    for (int j = 0; j < m->slots; j++)
+        for (int64_t k = 0; grad->param[j] && k < m->slot[j].count; k++)
+            grads[m->slot[j].offset + k] += grad->param[j][k] * (m->slot[j].log_negative ? a->negative[k] : 1);
+    for (int64_t h = 0; a->scale && h < s->l->c.kv_heads; h++)
+        grads[m->logit_scale + h] += s->dscale[h] * a->scale[h];
 }
 
 static GMAL_T(gmal_mixer_io) mixer_grad(const stack *s, const gmal_sub *m) {
     GMAL_T(gmal_mixer_io) grad = {0};
-    real *p = s->dparam;
     grad.ldq = grad.ldk = m->spec.conv ? m->qkv : m->proj;
     grad.q = m->spec.conv ? s->dc : s->dp;
     grad.k = grad.q + m->q;
     grad.v = grad.q + m->q + m->k;
-    grad.o = s->d_o;
-    grad.logit_scale = m->spec.logit_scale ? s->dscale : NULL;
     grad.log_decay = m->forget ? s->ddecay : NULL;
-    grad.params = m->slots;
-    for (int i = 0; i < m->slots; i++) {
-        grad.slot[i] = m->slot[i].slot;
-        if (m->slot[i].fixed)
-            continue;
-        grad.param[i] = p;
-        p += m->slot[i].count;
-    }
+    grad_params(s, &grad, m);
     return grad;
 }
 
@@ -76,13 +95,12 @@ static void rotate(const stack *s, const gmal_sub *m, real *qkv, int64_t ld, int
 
 /* The mixer refuses a scale that is not positive and finite; a diverging run reaches that, and should hear which
  * parameter it was. */
-static gma_status logit_scales(const stack *s, int64_t i, const real *params, real *scale) {
+static gma_status logit_scales(const stack *s, const gmal_sub *m, const real *params, real *scale) {
     for (int64_t h = 0; h < s->l->c.kv_heads; h++) {
-        const double p = (double)params[s->blocks[i].mixer.logit_scale + h];
+        const double p = (double)params[m->logit_scale + h];
         scale[h] = (real)exp(p);
         if (!(scale[h] > 0) || !isfinite(scale[h]))
-            return gma_fail(GMA_ERR_NON_FINITE, "blocks.%d.mixer.log_logit_scale (%g has no finite exponential)",
-                            (int)(&s->blocks[i] - s->l->blocks), p);
+            return gma_fail(GMA_ERR_NON_FINITE, "%s (%g has no finite exponential)", gmal_param_at(s->l, m->logit_scale), p);
     }
     return GMA_OK;
 }
@@ -156,7 +174,7 @@ static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
     (a->p + m->qkv + m->gate, m->proj, params + m->forget_b, a->decay, op_batch(s), s->R / op_batch(s), m->forget,
      s->threads);
     if (a->scale)
-        TRY(logit_scales(s, i, params, a->scale));
+        TRY(logit_scales(s, m, params, a->scale));
     const GMAL_T(gmal_mixer_io) io = mixer_io(s, &s->acts[i], m, params);
     const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved,
                         a->saved ? s->ops[i].size.saved : 0};
@@ -181,11 +199,7 @@ static gma_status mixer_backward(stack *s, int64_t i, const real *params, real *
     const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, s->ops[i].size.saved};
     TRY(m->rank ? scan_backward(s, i, params, grads, &grad, &x)
                 : mix_backward(s, i, grads, &io, &grad, &x));
-    for (int j = 0; j < m->slots; j++)
-        for (int64_t k = 0; grad.param[j] && k < m->slot[j].count; k++)
-            grads[m->slot[j].offset + k] += grad.param[j][k] * (m->slot[j].log_negative ? a->negative[k] : 1);
-    for (int64_t h = 0; a->scale && h < s->l->c.kv_heads; h++)
-        grads[m->logit_scale + h] += s->dscale[h] * a->scale[h];
+    add_param_grads(s, a, m, &grad, grads);
     rotate(s, m, grad.q, grad.ldq, -1);
     if (m->spec.conv)
         GMAL_T(gmal_conv_backward)

@@ -8,6 +8,7 @@
 #include "layers/mixer_layer.h"
 #include "layers/threads.h"
 #include "models/model.h"
+#include "models/stream_cross.h"
 
 #define TRY(call)                                                                                                      \
     do {                                                                                                               \
@@ -20,6 +21,7 @@ struct gma_lm_stream {
     const gma_lm *lm;
     const gmal_kernels_f32 *kernels;
     struct layer *layers;
+    gmal_cross *cross; /* seq2seq: what the decoder reads */
     int threads;
     int turns; /* some layer has rotary positions */
     int64_t position;
@@ -140,7 +142,7 @@ static gma_status make_layer(stream *s, int64_t i) {
     gma_mixer_desc d;
     TRY(gmal_layer_desc(&l->c, &l->blocks[i].mixer.spec, 1, 1, 1, -1, &d));
     if (d.kind == GMA_MIXER_SOFTMAX && d.window == 0)
-        d.window = l->c.context; /* a ring instead of a cache that fills up */
+        d.window = gmal_steps(&l->c); /* a ring instead of a cache that fills up */
     TRY(gma_mixer_create(&d, &y->mixer));
     y->size.struct_size = sizeof y->size;
     return gma_mixer_sizes(y->mixer, s->threads, &y->size);
@@ -157,6 +159,10 @@ static gma_status make_stream(stream *s) {
     if (!s->arena)
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for the state of a stream");
     place(s, s->arena);
+    if (s->lm->layout->c.task == GMA_LM_TASK_SEQ2SEQ) {
+        TRY(gmal_cross_create(s->lm, s->threads, &s->cross));
+        s->state_bytes += gmal_cross_bytes(s->cross);
+    }
     return gma_lm_stream_reset(s);
 }
 
@@ -186,6 +192,7 @@ void gma_lm_stream_destroy(gma_lm_stream *s) {
         return;
     for (int64_t i = 0; s->layers && i < s->lm->layout->c.layers; i++)
         gma_mixer_destroy(s->layers[i].mixer);
+    gmal_cross_destroy(s->cross);
     free(s->layers);
     free(s->arena);
     free(s);
@@ -296,6 +303,35 @@ void gmal_stream_logits(gma_lm_stream *s, float *logits) {
 
 const gma_lm *gmal_stream_model(const gma_lm_stream *s) { return s->lm; }
 
+/* Only a seq2seq model has a source. */
+static gma_status needs_cross(const gma_lm_stream *s) {
+    if (!s)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "stream is NULL");
+    if (!s->cross)
+        return gma_fail(GMA_ERR_UNSUPPORTED, "the model reads no source: its task is not seq2seq");
+    return GMA_OK;
+}
+
+gma_status gmal_stream_memory(gma_lm_stream *s, const float *memory, int64_t length) {
+    TRY(needs_cross(s));
+    TRY(gma_lm_stream_reset(s));
+    return gmal_cross_set(s->cross, memory, length);
+}
+
+gma_status gma_lm_stream_source(gma_lm_stream *s, const int32_t *tokens, int64_t count) {
+    TRY(needs_cross(s));
+    const gma_lm_config *c = &s->lm->layout->c;
+    if (!tokens || count < 1 || count > c->context)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "a source has 1 to %lld tokens, not %lld", (long long)c->context,
+                        (long long)(tokens ? count : 0));
+    TRY(gmal_check_tokens("tokens", tokens, count, c->vocab, 0));
+    TRY(gma_lm_stream_reset(s));
+    const gmal_threads t = gmal_threads_enter(s->threads);
+    const gma_status status = gmal_cross_encode(s->cross, tokens, count);
+    gmal_threads_leave(t);
+    return status;
+}
+
 gma_status gma_lm_stream_feed(gma_lm_stream *s, int32_t token, float *logits) {
     if (!s)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "stream is NULL");
@@ -303,9 +339,11 @@ gma_status gma_lm_stream_feed(gma_lm_stream *s, int32_t token, float *logits) {
     const gma_lm_config *c = &l->c;
     const float *w = s->lm->values;
     TRY(gmal_check_tokens("token", &token, 1, c->vocab, 0));
-    if (c->positions == GMA_LM_POSITIONS_LEARNED && s->position >= c->context)
+    if (s->cross && !gmal_cross_length(s->cross))
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "the stream has no source to read: gma_lm_stream_source comes first");
+    if (c->positions == GMA_LM_POSITIONS_LEARNED && s->position >= gmal_steps(c))
         return gma_fail(GMA_ERR_UNSUPPORTED, "the model has learned positions for %lld tokens and cannot go further",
-                        (long long)c->context);
+                        (long long)gmal_steps(c));
     gmal_embed_forward_f32(&token, w + l->embed, l->positions < 0 ? NULL : w + l->positions + s->position * c->width,
                            s->x, one, c->width, 1);
     if (s->turns)
@@ -315,6 +353,11 @@ gma_status gma_lm_stream_feed(gma_lm_stream *s, int32_t token, float *logits) {
         norm(s, s->x, b->mixer.norm_w, b->mixer.norm_b, s->n);
         TRY(mixer_step(s, i));
         s->kernels->add(s->y, s->x, c->width);
+        if (s->cross) {
+            norm(s, s->x, b->cross.norm_w, b->cross.norm_b, s->n);
+            TRY(gmal_cross_step(s->cross, i, s->n, s->y));
+            s->kernels->add(s->y, s->x, c->width);
+        }
         norm(s, s->x, b->norm2_w, b->norm2_b, s->n);
         gemv(s, w + b->up, s->n, s->h, l->hidden, c->width);
         gmal_mlp_forward_f32(c->mlp, s->h, s->a, 1, c->mlp_width, 1);

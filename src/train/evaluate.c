@@ -10,6 +10,7 @@
 #include "gma/train.h"
 #include "layers/threads.h"
 #include "models/model.h"
+#include "train/pairs_eval.h"
 #include "train/sequence_eval.h"
 
 gma_status gmal_evaluator_create(const gmal_layout *layout, const gmal_span *span, int64_t steps, int64_t batch,
@@ -96,7 +97,7 @@ gma_status gmal_need_window(const gmal_span *span, int64_t window, const char *p
 
 gma_status gma_eval_options_init(gma_eval_options *o) {
     if (!o) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "options is NULL");
-    *o = (gma_eval_options){.struct_size = sizeof *o, .val_fraction = 0.1};
+    *o = (gma_eval_options){.struct_size = sizeof *o, .val_fraction = 0.1, .seed = 1};
     return GMA_OK;
 }
 
@@ -122,6 +123,13 @@ static gma_status check(const gma_eval_options *o, const gma_lm_config *c) {
     if (c->positions == GMA_LM_POSITIONS_LEARNED && o->context > c->context)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "context is %lld, but the model has learned positions for %lld",
                         (long long)o->context, (long long)c->context);
+    return GMA_OK;
+}
+
+/* Options of another task. */
+static gma_status check_task(const gma_eval_options *o, const gma_lm_config *c) {
+    if (o->min_length && c->task != GMA_LM_TASK_SEQ2SEQ)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "min_length is for pairs that are generated, and this model's task is another");
     return GMA_OK;
 }
 
@@ -157,7 +165,7 @@ static gma_status eval_text(const gma_lm *lm, const char *data, const gma_eval_o
 static gma_status reads_sequences(const gma_lm *lm, const char *data, int *yes) {
     gma_token_info info;
     *yes = lm->layout->c.task == GMA_LM_TASK_CLASSIFY;
-    if (*yes || !gma_token_file_is(data)) return GMA_OK;
+    if (*yes || lm->layout->c.task == GMA_LM_TASK_SEQ2SEQ || !gma_token_file_is(data)) return GMA_OK;
     const gma_status s = gmal_token_file_peek(data, &info);
     *yes = s == GMA_OK && info.layout != GMA_TOKEN_STREAM;
     return s;
@@ -183,13 +191,15 @@ gma_status gma_eval(const gma_lm *lm, const char *data, const gma_eval_options *
     if (options) o = *options;
     int sequences;
     gma_status s = check(&o, &lm->layout->c);
+    if (s == GMA_OK) s = check_task(&o, &lm->layout->c);
     if (s == GMA_OK) s = reads_sequences(lm, data, &sequences);
     if (s != GMA_OK) return s;
-    *result = (gma_eval_result){.struct_size = sizeof *result, .accuracy = NAN, .accuracy_low = NAN, .accuracy_high = NAN};
+    *result = (gma_eval_result){.struct_size = sizeof *result, .accuracy = NAN, .accuracy_low = NAN, .accuracy_high = NAN, .sequence_accuracy = NAN};
     const gmal_threads t = gmal_threads_enter(o.threads);
     const double start = now();
-    s = sequences ? gmal_eval_sequences(lm, data, &o, t.now, result) : eval_text(lm, data, &o, t.now, result);
-    if (s == GMA_OK) s = state_bytes(lm, t.now, &result->state_bytes);
+    s = lm->layout->c.task == GMA_LM_TASK_SEQ2SEQ ? gmal_eval_pairs(lm, data, &o, t.now, result)
+        : sequences ? gmal_eval_sequences(lm, data, &o, t.now, result) : eval_text(lm, data, &o, t.now, result);
+    if (s == GMA_OK && lm->layout->c.task != GMA_LM_TASK_SEQ2SEQ) s = state_bytes(lm, t.now, &result->state_bytes);
     gmal_threads_leave(t);
     if (s == GMA_OK && !isfinite(result->loss))
         s = gma_fail(GMA_ERR_NON_FINITE, "%s: the loss of the model on it is not finite", data);

@@ -28,8 +28,10 @@ gma_status gmal_run_open(const char *path, gmal_run_folder *run) {
     run->best = gmal_path_join(path, "best");
     run->config = gmal_path_join(path, "config.json");
     run->metrics_path = gmal_path_join(path, "metrics.jsonl");
+    run->events_path = gmal_path_join(path, "events.out.tfevents.gma"); /* TensorBoard looks for "tfevents" */
     run->lock_path = gmal_path_join(path, ".lock");
-    if (run->path && run->last && run->best && run->config && run->metrics_path && run->lock_path) return GMA_OK;
+    if (run->path && run->last && run->best && run->config && run->metrics_path && run->events_path && run->lock_path)
+        return GMA_OK;
     gmal_run_close(run);
     return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for paths");
 }
@@ -51,6 +53,7 @@ void gmal_run_close(gmal_run_folder *run) {
     free(run->best);
     free(run->config);
     free(run->metrics_path);
+    free(run->events_path);
     memset(run, 0, sizeof *run);
     run->lock = -1;
 }
@@ -150,6 +153,7 @@ gma_status gmal_run_check(const gmal_run_folder *run) {
     free(model);
     if (s == GMA_OK) s = check_kind(run->config, 0);
     if (s == GMA_OK) s = check_kind(run->metrics_path, 0);
+    if (s == GMA_OK) s = check_kind(run->events_path, 0);
     return s == GMA_OK ? visit_checkpoints(run, 0) : s;
 }
 
@@ -242,6 +246,7 @@ gma_status gmal_run_start(gmal_run_folder *run, const gma_settings *settings, in
         s = visit_checkpoints(run, 1);
         if (s != GMA_OK) return s;
         unlink(run->metrics_path);
+        unlink(run->events_path);
     }
     json_t *json = gmal_settings_to_json(settings);
     s = json ? gmal_json_write(run->config, json) : gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for %s", run->config);
@@ -259,6 +264,7 @@ void gmal_run_clean(gmal_run_folder *run) {
     if (run->saved || run->lock < 0) return;
     if (run->started) {
         unlink(run->metrics_path);
+        unlink(run->events_path);
         unlink(run->config);
     }
     unlock(run);

@@ -1,4 +1,4 @@
-/* The folder of a run: config.json, metrics.jsonl, last/, best/, and while a process works in it .lock. */
+/* The folder of a run: config.json, metrics.jsonl, last/, best/, events.out.tfevents.gma (with inspect_every), and while a process works in it .lock. */
 #ifndef GMA_TRAIN_RUN_FOLDER_H
 #define GMA_TRAIN_RUN_FOLDER_H
 
@@ -22,7 +22,7 @@ typedef struct gmal_progress {
 } gmal_progress;
 
 typedef struct gmal_run_folder {
-    char *path, *last, *best, *config, *metrics_path, *lock_path;
+    char *path, *last, *best, *config, *metrics_path, *events_path, *lock_path;
     FILE *metrics;
     int lock; /* descriptor, -1 */
     int made; /* we created the folder */

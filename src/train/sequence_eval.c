@@ -81,7 +81,7 @@ void gmal_sequence_eval_destroy(gmal_sequence_eval *e) {
 gma_status gmal_sequence_evaluate(gmal_sequence_eval *e, const float *params, gmal_stop stop, gmal_score *score) {
     gmal_sequence_batch *b = &e->batch;
     double total = 0;
-    *score = (gmal_score){0, 0, 0};
+    *score = (gmal_score){.right = 0};
     for (int64_t at = 0; at < e->count; at += b->room) {
         const int64_t n = e->count - at < b->room ? e->count - at : b->room;
         double sum;

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/pairs.h"
 #include "data/token_file.h"
+#include "models/layer_spec.h"
 #include "models/model.h"
 #include "train/mixture.h"
 
@@ -20,10 +22,12 @@ typedef struct row {
     {group, {#name, GMAL_FIELD_##type, offsetof(gma_settings, name), min, max, hint, help}, def, once}
 
 static const row rows[] = {
-    F("Data", TEXT, data, "", 0, 0, "FILE", "what to train on: any text or binary file, or a token file of gma data", 0),
+    F("Data", TEXT, data, "", 0, 0, "FILE", "what to train on: any text or binary file, or a token file of gma data; task seq2seq: copy, reverse or sort", 0),
     F("Data", TEXT, val_data, "", 0, 0, "FILE", "validate on this file instead of the end of the data", 0),
     F("Data", CHOICE, tokens, "bytes", 0, 0, "bytes|u16|file", "what the files hold: bytes, 16-bit little-endian ids, or (a token file) what it says itself", 0),
     F("Data", REAL, val_fraction, "0.1", 0, 0.9, "X", "part of the data, at its end, kept for validation", 0),
+    F("Data", INT, symbols, "64", 1, 1 << 20, "N", "seq2seq: different symbols in the generated pairs", 0),
+    F("Data", INT, min_length, "0", 0, 1 << 24, "N", "seq2seq: symbols of the shortest source; the longest has as many as the context; 0 = all have", 0),
     F("Training", INT, steps, "2000", 1, 1e12, "N", "optimizer steps; the learning rate falls over them", 0),
     F("Training", INT, batch, "12", 1, 1 << 20, "N", "sequences in one pass", 0),
     F("Training", INT, accumulate, "1", 1, 1 << 20, "N", "passes whose gradients make one step", 0),
@@ -49,6 +53,7 @@ static const row rows[] = {
     F("Run", INT, eval_windows, "0", 0, 1e12, "N", "sequences a validation reads; 0 = all", 0),
     F("Run", INT, save_every, "0", 0, 1e12, "N", "steps between checkpoints in DIR/last; 0 = at each validation", 0),
     F("Run", INT, log_every, "10", 1, 1e12, "N", "steps between lines where there is no terminal", 0),
+    F("Run", INT, inspect_every, "0", 0, 1e12, "N", "steps between looks at the components of every gma head (usage, entropy), into metrics.jsonl and a TensorBoard file; 0 = never", 0),
     F("Run", CHOICE, store, "f32", 0, 0, "f32|bf16", "how DIR/best is stored", 0),
     F("Run", FLAG, recompute, "0", 0, 1, NULL, "keep only the input of each block for backward: less memory, more work, the same bits", 1),
     F("Run", INT, threads, "0", 0, 4096, "N", "threads; 0 = every CPU this process may use", 1),
@@ -191,6 +196,9 @@ static gma_lm_config underive(const gma_lm_config *c) {
     derived.kv_heads = derived.routing_dim = derived.value_dim = derived.mlp_width = 0;
     derived.causal = derived.logit_scale = derived.forget_gate = derived.output_gate = -1;
     derived.conv = derived.components = derived.states = derived.expand = derived.positions = -1;
+    derived.encoder_layers = 0;
+    memset(derived.encoder_pattern, 0, sizeof derived.encoder_pattern);
+    memset(derived.cross_pattern, 0, sizeof derived.cross_pattern);
     if (gma_lm_config_resolve(&derived) != GMA_OK) return out; /* heads do not divide width: all was given */
     if (c->kv_heads == derived.kv_heads) out.kv_heads = 0;
     if (c->routing_dim == derived.routing_dim) out.routing_dim = 0;
@@ -206,6 +214,10 @@ static gma_lm_config underive(const gma_lm_config *c) {
     if (c->states == derived.states) out.states = -1;
     if (c->expand == derived.expand) out.expand = -1;
     if (!*c->pattern && c->mixer == GMA_MIXER_GMA) out.mixer = 0;
+    if (c->encoder_layers == derived.encoder_layers && strcmp(c->encoder_pattern, derived.encoder_pattern) == 0) {
+        out.encoder_layers = 0;
+        memset(out.encoder_pattern, 0, sizeof out.encoder_pattern);
+    }
     return out;
 }
 
@@ -272,11 +284,8 @@ gma_status gma_settings_layer(const gma_settings *s, int64_t i, char *text, size
 static gma_status check_redraw(const gma_settings *s) {
     char layer[200];
     if (!s->redraw_every) return GMA_OK;
-    for (int64_t i = 0; i < s->model.layers; i++) {
-        const gma_status status = gma_lm_config_layer(&s->model, i, layer, sizeof layer);
-        if (status != GMA_OK) return status;
-        if (strncmp(layer, "performer:", 10) == 0) return GMA_OK;
-    }
+    for (int64_t i = 0; gma_lm_config_layer(&s->model, i, layer, sizeof layer) == GMA_OK; i++)
+        if (strstr(layer, "performer:")) return GMA_OK;
     return gma_fail(GMA_ERR_INVALID_ARGUMENT, "redraw_every: no layer has random features to draw (mixer performer)");
 }
 
@@ -317,11 +326,40 @@ static gma_status take_from_token_file(gma_settings *s) {
     return GMA_OK;
 }
 
-gma_status gma_settings_resolve(gma_settings *s) {
-    if (!s) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
+/* Generated pairs: the vocabulary is the symbols, and begin and end. */
+static gma_status take_from_pairs(gma_settings *s) {
+    int kind;
+    if (s->data && *s->data) {
+        const gma_status status = gmal_pairs_kind(s->data, &kind);
+        if (status != GMA_OK) return status;
+    }
+    if (s->val_data && *s->val_data)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "val_data: task seq2seq generates its validation pairs");
+    if (s->tokens != GMAL_TOKENS_BYTES)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "tokens: task seq2seq reads no file");
+    if (s->min_length > s->model.context)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "min_length (%lld) is more than the context (%lld), the longest source",
+                        (long long)s->min_length, (long long)s->model.context);
+    if (s->model.vocab != 256 && s->model.vocab != s->symbols + GMAL_FRAME)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "vocab is %lld, but %lld symbols make a vocabulary of %lld",
+                        (long long)s->model.vocab, (long long)s->symbols, (long long)(s->symbols + GMAL_FRAME));
+    s->model.vocab = s->symbols + GMAL_FRAME;
+    s->model.tokenizer = GMA_LM_TOKENIZER_NONE;
+    return GMA_OK;
+}
+
+static gma_status take_from_data(gma_settings *s) {
+    if (s->model.task == GMA_LM_TASK_SEQ2SEQ) return take_from_pairs(s);
+    if (s->min_length) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "min_length is of task seq2seq");
+    if (s->symbols != 64) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "symbols is of task seq2seq");
     if (s->tokens != GMAL_TOKENS_FILE)
         s->model.tokenizer = s->tokens == GMAL_TOKENS_BYTES ? GMA_LM_TOKENIZER_BYTES : GMA_LM_TOKENIZER_NONE;
-    const gma_status taken = take_from_token_file(s);
+    return take_from_token_file(s);
+}
+
+gma_status gma_settings_resolve(gma_settings *s) {
+    if (!s) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
+    const gma_status taken = take_from_data(s);
     if (taken != GMA_OK) return taken;
     if (s->resume && s->force) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "resume and force exclude each other");
     if (s->tokens == GMAL_TOKENS_U16 && s->model.vocab > 65536)
@@ -334,6 +372,7 @@ gma_status gma_settings_resolve(gma_settings *s) {
         c.components = -1;
         status = gma_lm_config_resolve(&c);
     }
+    if (status == GMA_OK) status = gmal_layers_check_shared(&c);
     if (status != GMA_OK) return status;
     s->model = c;
     status = gmal_mixture_check(s);

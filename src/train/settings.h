@@ -16,6 +16,7 @@ struct gma_settings {
     char *data, *val_data;
     int32_t tokens; /* GMAL_TOKENS_* */
     double val_fraction;
+    int64_t symbols, min_length;
     /* training */
     int64_t steps, stop_at, batch, accumulate, warmup, seed;
     int64_t redraw_every;
@@ -25,7 +26,7 @@ struct gma_settings {
     /* run */
     char *out;
     int32_t resume, force, store, recompute;
-    int64_t eval_every, eval_windows, save_every, log_every, threads;
+    int64_t eval_every, eval_windows, save_every, log_every, inspect_every, threads;
 };
 
 gma_status gmal_settings_copy(const gma_settings *from, gma_settings **to);

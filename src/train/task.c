@@ -11,6 +11,10 @@ static gma_status choose(const gma_settings *s, const gmal_task_ops **ops) {
     gma_token_info info = {.layout = GMA_TOKEN_STREAM};
     *ops = &gmal_task_stream;
     if (s->model.task == GMA_LM_TASK_CLASSIFY) *ops = &gmal_task_sequences;
+    if (s->model.task == GMA_LM_TASK_SEQ2SEQ) {
+        *ops = &gmal_task_pairs;
+        return GMA_OK;
+    }
     if (!gma_token_file_is(s->data)) return GMA_OK;
     const gma_status status = gmal_token_file_peek(s->data, &info);
     if (status == GMA_OK && info.layout != GMA_TOKEN_STREAM) *ops = &gmal_task_sequences;

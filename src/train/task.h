@@ -7,6 +7,7 @@
 #define GMA_TRAIN_TASK_H
 
 #include "gma/data.h"
+#include "data/tokens.h"
 #include "models/net.h"
 #include "train/settings.h"
 
@@ -15,6 +16,7 @@ typedef struct gmal_score {
     double loss; /* nats per target */
     int64_t targets; /* that were scored */
     int64_t right; /* of them, those that the model thought most likely; -1 = not counted */
+    int64_t sequences, whole; /* seq2seq: how many, and of them those without a mistake */
 } gmal_score;
 
 /* Asked now and then in a long evaluation; nonzero ends it with GMA_ERR_INTERRUPTED. ask may be NULL. */
@@ -55,6 +57,7 @@ struct gmal_task {
     int64_t train_tokens, val_tokens; /* val_tokens 0: nothing to validate on */
     uint64_t train_checksum;
     const gmal_net_f32 *net; /* set by start: what pass runs on, to look at afterwards; NULL = not shown */
+    const gmal_span *text; /* set by open: what inspect_every looks at; NULL = the task has no text */
     char note[200]; /* what the user should know; "" = nothing */
 };
 
@@ -63,6 +66,7 @@ gma_status gmal_task_open(const gma_settings *s, gmal_task *task);
 void gmal_task_close(gmal_task *task);
 
 extern const gmal_task_ops gmal_task_stream; /* the next token of one text (task_stream.c) */
+extern const gmal_task_ops gmal_task_pairs; /* generated pairs of sequences (task_pairs.c) */
 extern const gmal_task_ops gmal_task_sequences; /* sequences with targets or classes (task_sequences.c) */
 
 #endif

@@ -47,6 +47,7 @@ static gma_status open(gmal_task *task) {
     task->train_tokens = t->train.end - t->train.begin;
     task->val_tokens = t->val.end - t->val.begin;
     task->train_checksum = gmal_span_checksum(&t->train);
+    task->text = task->val_tokens ? &t->val : &t->train;
     if (!task->val_tokens && task->s->val_fraction > 0)
         strcpy(task->note, "the data is too short for a validation part of one context: it is all trained on");
     return GMA_OK;

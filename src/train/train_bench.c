@@ -25,6 +25,8 @@ struct gma_train_bench {
 static gma_status set_up(gma_train_bench *b, const gma_settings *settings) {
     gma_status s = gmal_settings_copy(settings, &b->s);
     if (s == GMA_OK) s = gma_settings_resolve(b->s);
+    if (s == GMA_OK && b->s->model.task != GMA_LM_TASK_LM)
+        s = gma_fail(GMA_ERR_UNSUPPORTED, "task: only steps of a language model (lm) are measured");
     if (s == GMA_OK) s = gma_lm_create(&b->s->model, gmal_key((uint64_t)b->s->seed, 0), &b->lm);
     if (s == GMA_OK) s = gmal_adamw_create(b->lm->layout, &b->opt);
     if (s != GMA_OK) return s;

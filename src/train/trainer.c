@@ -12,6 +12,7 @@
 #include "layers/rng.h"
 #include "layers/threads.h"
 #include "train/evaluate.h"
+#include "train/look.h"
 #include "train/mixture.h"
 #include "train/run_folder.h"
 #include "train/task.h"
@@ -27,6 +28,7 @@ typedef struct trainer {
     gmal_task task;
     gma_lm *lm;
     gmal_adamw opt;
+    gmal_look look;
     float *grads;
     gmal_run_folder run;
     gmal_progress p;
@@ -39,6 +41,7 @@ typedef struct trainer {
     int64_t timed_steps;
     double rate; /* tokens per second */
     double grad_norm, lr;
+    double whole; /* part of the sequences without a mistake, in the newest validation */
 } trainer;
 
 static double now(void) {
@@ -69,6 +72,7 @@ static void tell(trainer *t, gma_train_event event, const char *text) {
         .val_loss = t->p.val_loss,
         .best_val_loss = t->p.best_val_loss,
         .val_accuracy = t->p.val_accuracy,
+        .val_sequence_accuracy = t->whole,
         .text = text,
     };
     if (t->observer(t->context, &p) != 0) t->stop = 1;
@@ -132,11 +136,13 @@ static gma_status set_up(trainer *t) {
     const size_t bytes = ((size_t)t->lm->layout->total * sizeof(float) + 63) / 64 * 64;
     t->grads = gmal_pages(bytes);
     if (!t->grads) return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for gradients");
-    return t->task.ops->start(&t->task, t->lm->layout, t->threads);
+    TRY(t->task.ops->start(&t->task, t->lm->layout, t->threads));
+    return gmal_look_create(t->lm, t->task.text, s->inspect_every, s->batch, t->first, t->threads, &t->look);
 }
 
 static void tear_down(trainer *t) {
     gmal_run_close(&t->run);
+    gmal_look_destroy(&t->look);
     gmal_task_close(&t->task);
     gmal_adamw_destroy(&t->opt);
     gma_lm_destroy(t->lm);
@@ -251,6 +257,10 @@ static gma_status log_validation(trainer *t, const gmal_score *score) {
         json_object_set_new(line, "accuracy_high", json_real(high));
         json_object_set_new(line, "right", json_integer(score->right));
         json_object_set_new(line, "targets", json_integer(score->targets));
+        if (score->sequences) {
+            json_object_set_new(line, "sequence_accuracy", json_real(t->whole));
+            json_object_set_new(line, "sequences", json_integer(score->sequences));
+        }
     }
     return gmal_run_log(&t->run, line);
 }
@@ -266,6 +276,7 @@ static gma_status validate(trainer *t) {
         return gma_fail(GMA_ERR_NON_FINITE, "step %lld: the validation loss is not finite", (long long)t->p.step);
     t->p.val_loss = score.loss;
     t->p.val_accuracy = score.right < 0 ? (double)NAN : (double)score.right / (double)score.targets;
+    t->whole = score.sequences ? (double)score.whole / (double)score.sequences : (double)NAN;
     t->p.val_step = t->p.step;
     TRY(log_validation(t, &score));
     if (!(score.loss >= t->p.best_val_loss)) { /* also when there is none yet */
@@ -303,6 +314,7 @@ static gma_status loop(trainer *t) {
         t->timed_steps++;
         t->rate = t->step_tokens / t->step_seconds;
         TRY(log_step(t));
+        TRY(gmal_look_at(&t->look, &t->run, &t->p));
         tell(t, GMA_TRAIN_STEP, NULL);
         const int end = t->p.step == s->steps;
         if (has_eval(t) && !t->stop && (due(s->eval_every, t->p.step) || end)) TRY(validate(t));
@@ -338,6 +350,7 @@ gma_status gma_train(const gma_settings *settings, gma_observer observer, void *
     if (!settings) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "settings is NULL");
     if (result && result->struct_size != sizeof *result)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "result->struct_size is not set");
+    t.whole = NAN;
     t.observer = observer;
     t.context = context;
     gma_status s = gmal_settings_copy(settings, &t.s);

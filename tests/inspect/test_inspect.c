@@ -1,85 +1,12 @@
 /* gma_inspect on small models: what must hold of any model and text, and what is refused. */
 #define _POSIX_C_SOURCE 200809L
-#include "support/check.h"
+#include "inspect/inspect_testing.h"
 
 #include <jansson.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "gma/data.h"
-#include "gma/inspect.h"
-#include "gma/train.h"
 #include "inspect/information.h"
 #include "inspect/inspection.h"
-
-static char folder[64];
-
-static int make_folder(void **state) {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/gma-test-inspect-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command) != 0;
-}
-
-static const char *put(const char *name, const char *text) {
-    static char path[2][160];
-    static int turn;
-    char *p = path[turn ^= 1];
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    FILE *f = fopen(p, "wb");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    fclose(f);
-    return p;
-}
-
-/* 900 bytes with two articles and something that is not UTF-8. */
-static const char *text_file(void) {
-    static char text[1000];
-    strcpy(text, " = First = \n");
-    while (strlen(text) < 400)
-        strcat(text, "The 12 cats, and a dog. ");
-    strcat(text, "\n = = Part = = \n = Second \xff = \n");
-    while (strlen(text) < 900)
-        strcat(text, "Other words!\n");
-    return put("text", text);
-}
-
-static gma_lm *model(const char *mixer, int forget) {
-    gma_lm_config c;
-    gma_lm *lm;
-    TST_OK(gma_lm_config_init(&c));
-    c.layers = 2;
-    c.width = 32;
-    c.heads = 4;
-    c.kv_heads = 2;
-    c.context = 50;
-    c.forget_gate = forget;
-    gma_mixer_kind kind;
-    TST_OK(gma_mixer_kind_from_name(mixer, &kind));
-    c.mixer = (int32_t)kind;
-    if (kind == GMA_MIXER_GMA)
-        c.components = 6;
-    else
-        c.logit_scale = 0;
-    TST_OK(gma_lm_create(&c, 3, &lm));
-    return lm;
-}
-
-static gma_inspection *look(const gma_lm *lm, const gma_inspect_options *o) {
-    gma_inspection *n;
-    TST_OK(gma_inspect(lm, text_file(), o, &n));
-    return n;
-}
 
 static void test_numbers(void **state) {
     (void)state;

@@ -241,6 +241,8 @@ static void test_shapes_that_cannot_be(void **state) {
     TST_OK(gma_lm_config_resolve(&c));
     setup(&m, &net_cases[0], &c);
     TST_ERROR(gmal_net_pack_f64(m.net, long_one, 2), GMA_ERR_INVALID_ARGUMENT, "has 10 tokens, but the model has learned positions for 9");
+    for (int i = 0; i < 2; i++) /* a shape that was refused is not remembered as taken */
+        TST_ERROR(gmal_net_reshape_f64(m.net, 1, 10), GMA_ERR_INVALID_ARGUMENT, "has 10 tokens, but the model has learned positions for 9");
     TST_ERROR(gmal_net_pack_f64(m.net, none, 2), GMA_ERR_INVALID_ARGUMENT, "no token");
     TST_ERROR(gmal_net_pack_f64(m.net, negative, 2), GMA_ERR_INVALID_ARGUMENT, "sequence 1 has -1 tokens");
     teardown(&m);

@@ -23,6 +23,8 @@ DEFAULTS: Dict[str, Any] = {
     "components": "auto", "context": 256, "vocab": 256, "tokenizer": "bytes", "mlp_width": 0, "mlp": "gelu", "norm": "rms",
     "positions": "auto", "tied": True, "logit_scale": "auto", "forget_gate": "auto", "output_gate": "auto", "conv": "auto",
     "states": "auto", "expand": "auto", "window": 0, "logit_scale_init": 0.3, "dropout": 0.0, "rotary_base": 10000.0, "norm_eps": 1e-5, "eps": 1e-6, "eps_sigma": 1e-4}
+# What models of other tasks set (gma train --task): a language model has these, and others are refused.
+_OF_LANGUAGE_MODELS = {"task": "lm", "causal": True, "pooling": "mean", "classes": 0, "encoder_layers": 0, "cross_mixer": "auto"}
 _CHOICES = {"mlp": ("gelu", "swiglu"), "norm": ("rms", "layer"), "positions": ("none", "learned", "rotary", "auto")}
 
 
@@ -30,7 +32,11 @@ def resolve(settings: Mapping[str, Any]) -> Tuple[Dict[str, Any], List[Dict[str,
     """All settings, with what is 0 or "auto" filled in; and the mixer and options of each layer. Raises ValueError naming the
     setting."""
     for name, value in settings.items():
-        if name not in DEFAULTS and value:  # one that is off asks for nothing
+        if name in _OF_LANGUAGE_MODELS:
+            if value not in (_OF_LANGUAGE_MODELS[name], "auto"):
+                raise ValueError(f"{name} is {value!r}; this package has language models, where it is "
+                                 f"{_OF_LANGUAGE_MODELS[name]!r}")
+        elif name not in DEFAULTS and value:  # one that is off asks for nothing
             raise ValueError(f"the setting {name!r} ({value!r}) is unknown to this version of the package")
     c = {**DEFAULTS, **settings}
     for name, allowed in _CHOICES.items():

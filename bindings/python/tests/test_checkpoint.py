@@ -193,3 +193,12 @@ def test_saving_leaves_the_old_or_the_new(tmp_path):
     assert os.listdir(tmp_path) == ["m"]
     os.rename(tmp_path / "m", tmp_path / "m.old")  # as if cut off between the two renames
     assert torch.equal(libgma.load_pretrained(tmp_path / "m").embed.weight, a.embed.weight)
+
+
+def test_models_of_other_tasks_are_refused():
+    """What gma train writes for a language model is read; a classifier or a seq2seq model is named."""
+    small = {"layers": 1, "width": 8, "heads": 2, "components": 2}
+    libgma.LanguageModel(small, task="lm", causal=True, pooling="mean", classes=0, encoder_layers=0, cross_mixer="auto")
+    for name, value in (("task", "seq2seq"), ("task", "classify"), ("causal", False), ("encoder_layers", 2)):
+        with pytest.raises(ValueError, match=f"{name} is {value!r}; this package has language models"):
+            libgma.LanguageModel(small, **{name: value})

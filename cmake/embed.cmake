@@ -1,0 +1,10 @@
+# A file as a C array, at build time: cmake -DIN=<file> -DOUT=<file.c> -DNAME=<identifier> -P embed.cmake
+file(READ ${IN} bytes HEX)
+string(LENGTH "${bytes}" digits)
+math(EXPR size "${digits} / 2")
+string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
+string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
+file(WRITE ${OUT}.new "#include \"report/template.h\"\n\nconst unsigned char ${NAME}[] = {\n${bytes}\n};\nconst size_t ${NAME}_size = ${size};\n")
+file(COPY_FILE ${OUT}.new ${OUT} ONLY_IF_DIFFERENT)
+file(REMOVE ${OUT}.new)
+file(TOUCH_NOCREATE ${OUT})
