@@ -32,6 +32,8 @@ def main():
     parser.add_argument("--commit", help="of what --gma was built from [default: of this checkout]")
     parser.add_argument("--threads", type=int, default=0, help="0 = every CPU")
     parser.add_argument("--for", type=float, dest="limit", metavar="SECONDS", help="begin no further run after so long")
+    parser.add_argument("--quiet", type=float, metavar="X", help="keep no measurement during which other programs had more than "
+                        "this part of the CPUs")
     parser.add_argument("--note", help="kept in each result line: what else the machine did")
     try:
         sys.exit(runner.Experiment(parser.parse_args()).run())

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -19,6 +20,10 @@ class Failure(Exception):
 
 
 class Stopped(Exception):
+    pass
+
+
+class Disturbed(Exception):
     pass
 
 
@@ -96,6 +101,26 @@ def check_file(path, sha1):
         raise Failure(f"{path}: is not the published file: SHA-1 {digest.hexdigest()}, wanted {sha1}")
 
 
+def cpu_times():
+    """Seconds that all CPUs were busy, seconds our children were, and seconds there were."""
+    try:
+        with open("/proc/stat", encoding="utf-8") as file:
+            ticks = [int(t) for t in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    hertz = os.sysconf("SC_CLK_TCK")
+    return ((sum(ticks) - ticks[3] - ticks[4]) / hertz, children.ru_utime + children.ru_stime, sum(ticks) / hertz)
+
+
+def busy_by_others(before, after):
+    """Part of the CPUs that other programs (or another guest of the machine) had; 0 where it is not known."""
+    if not before or not after or after[2] <= before[2]:
+        return 0.0
+    busy, ours, there = (b - a for a, b in zip(before, after))
+    return max(0.0, (busy - ours) / there)
+
+
 def at_terminal():
     """Do the terminal's keys signal this process, and with it its children?"""
     try:
@@ -170,7 +195,7 @@ class Experiment:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.stop)
         os.makedirs(self.work, exist_ok=True)
-        begun = time.time()
+        begun, disturbed = time.time(), 0
         try:
             self.prepare()
             for run, seed in jobs:
@@ -187,13 +212,18 @@ class Experiment:
                     continue
                 started = time.time()
                 row = self.header(run, seed)
-                row.update(self.train(run, seed) if self.config["kind"] == "train" else self.measure(run, seed))
+                try:
+                    row.update(self.train(run, seed) if self.config["kind"] == "train" else self.measure(run, seed))
+                except Disturbed as why:
+                    print(f"{self.name}: {why}; not kept", flush=True)
+                    disturbed += 1
+                    continue
                 row["seconds"] = round(row.get("seconds") or time.time() - started, 3)
                 append_result(self.results, row)
         except Stopped:
             print(f"{self.name}: stopped; the same command goes on from here", flush=True)
             return 128 + self.stopping
-        return 0
+        return 75 if disturbed else 0
 
     def stop(self, number, _frame):
         """Passes the signal on once: a second one ends gma before it has saved, and Ctrl-C reached it already."""
@@ -317,9 +347,13 @@ class Experiment:
     # ---- Commands that measure ----------------------------------------------------------------------------------
 
     def measure(self, run, _seed):
+        before = cpu_times()
         text = self.program([self.fill(word) for word in run["command"]])
+        others = busy_by_others(before, cpu_times())
+        if self.a.quiet is not None and others > self.a.quiet:
+            raise Disturbed(f"{run['name']}: other programs took {100 * others:.0f} % of the CPUs")
         rows = json.loads(text)
-        return {"output": [shortened(r, self.config.get("keep")) for r in rows] if isinstance(rows, list)
+        return {"others": round(others, 4), "output": [shortened(r, self.config.get("keep")) for r in rows] if isinstance(rows, list)
                 else shortened(rows, self.config.get("keep"))}
 
 
