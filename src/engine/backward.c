@@ -337,6 +337,8 @@ static void segment_backward(const gmai_call *c, worker *w, const gmai_sequence 
         /* Queries without keys of their own see the same state all along. */
         const float *state = w->states + (g->kind == GMAI_SEG_QUERIES ? 0 : (size_t)i * p->state_floats);
         const float *u = gmai_levels_join(c, &w->grad, i == chunks - 1);
+        if (u == w->grad.local && gmai_present(&c->a->grad[GMA_LOG_DECAY])) /* asked for again, when local has moved on */
+            u = memcpy(w->grad.joined, u, p->state_floats * sizeof(float));
         float *phi_k = w->phis + (size_t)i * (size_t)p->kp * C;
         double dot_q[C] = {0};
         float dot_k[C];
@@ -417,6 +419,11 @@ const float *gmai_engine_sums(const gmai_call *c, int64_t h)
     return total ? total : bin_at(c, h, 0);
 }
 
+static int wants_state_gradient(const gmai_call *c)
+{
+    return gmai_present(&c->a->grad[GMA_STATE_S]) || gmai_present(&c->a->grad[GMA_STATE_Z]);
+}
+
 static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t h, int64_t group, int whole)
 {
     int64_t begin, end;
@@ -436,7 +443,7 @@ static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t 
             segment_backward(c, w, s, i, h, sums);
         else
             segment_gradient_only(c, w, s, &g, h);
-        gmai_levels_end_segment(c, &w->grad);
+        if (i > 0 || !whole || wants_state_gradient(c)) gmai_levels_end_segment(c, &w->grad);
     }
     if (aside) c->kern->axpy(1.0f, sums, bin, c->sums_floats);
 }
@@ -449,13 +456,12 @@ static void prepare(const gmai_call *c, char *work, worker *w)
 
 static void import_gradient(const gmai_call *c, const gmai_sequence *s, int64_t h, gmai_levels *l)
 {
-    gmai_state_import(c, &c->a->grad[GMA_OUT_S], &c->a->grad[GMA_OUT_Z], s - c->seq, h, l->base);
-    memset(l->base_lo, 0, c->plan->state_floats * sizeof(float));
+    gmai_levels_import(c, &c->a->grad[GMA_OUT_S], &c->a->grad[GMA_OUT_Z], s - c->seq, h, l);
 }
 
-static void export_gradient(const gmai_call *c, const gmai_sequence *s, int64_t h, const gmai_levels *l)
+static void export_gradient(const gmai_call *c, const gmai_sequence *s, int64_t h, gmai_levels *l)
 {
-    gmai_state_export(c, l->base, s - c->seq, h, &c->a->grad[GMA_STATE_S], &c->a->grad[GMA_STATE_Z]);
+    gmai_levels_export(c, l, s - c->seq, h, &c->a->grad[GMA_STATE_S], &c->a->grad[GMA_STATE_Z]);
 }
 
 /* Links count from the sequence's end. */
@@ -476,7 +482,7 @@ static void sequence_links(const gmai_call *c, char *work, const gmai_links *k)
     }
     for (int64_t i = k->begin; i < k->end; i++) {
         scan(c, &w, s, h, s->groups - 1 - i, 1);
-        gmai_levels_end_group(c, &w.grad);
+        if (i < s->groups - 1 || wants_state_gradient(c)) gmai_levels_end_group(c, &w.grad);
     }
     if (k->end < s->groups) return;
     export_gradient(c, s, h, &w.grad);
@@ -517,6 +523,7 @@ static void phase_prefix(const gmai_call *c, char *work, int64_t unit)
     worker w;
     prepare(c, work, &w);
     import_gradient(c, s, h, &w.grad);
+    gmai_levels_settle(c, &w.grad);
     for (int64_t g = s->groups - 1; g >= 0; g--) gmai_group_exchange(c, s, h, g, &w.grad);
     export_gradient(c, s, h, &w.grad);
 }

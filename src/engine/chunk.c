@@ -190,20 +190,70 @@ void gmai_levels_take(const gmai_plan *p, gmai_bump *b, gmai_levels *l)
     l->segment = gmai_take_floats(b, p->state_floats);
     l->local = gmai_take_floats(b, p->state_floats);
     l->joined = gmai_take_floats(b, p->state_floats);
+    l->empty = 0;
+}
+
+static void clear(const gmai_call *c, float *state) { memset(state, 0, c->plan->state_floats * sizeof(float)); }
+
+void gmai_levels_import(const gmai_call *c, const gma_tensor *s, const gma_tensor *z, int64_t seq, int64_t h,
+                        gmai_levels *l)
+{
+    l->empty = !gmai_present(s) && !gmai_present(z);
+    if (l->empty) return;
+    gmai_state_import(c, s, z, seq, h, l->base);
+    clear(c, l->base_lo);
+}
+
+void gmai_levels_settle(const gmai_call *c, gmai_levels *l)
+{
+    if (!l->empty) return;
+    clear(c, l->base);
+    clear(c, l->base_lo);
+    clear(c, l->mid);
+    clear(c, l->mid_lo);
+    l->empty = 0;
+}
+
+static void state_export(const gmai_call *c, const float *src, int64_t seq, int64_t h, const gma_tensor *s,
+                         const gma_tensor *z)
+{
+    const gmai_plan *p = c->plan;
+    for (int64_t k = 0; k < p->k; k++) {
+        const float *row = src + k * p->ld;
+        if (gmai_present(s)) {
+            const int64_t at = seq * s->stride[0] + h * s->stride[1] + k * s->stride[2];
+            for (int64_t d = 0; d < p->d; d++) gmai_store_f32(s, at + d * s->stride[3], row[d]);
+        }
+        if (gmai_present(z))
+            gmai_store_f32(z, seq * z->stride[0] + h * z->stride[1] + k * z->stride[2], row[p->d]);
+    }
+}
+
+void gmai_levels_export(const gmai_call *c, gmai_levels *l, int64_t seq, int64_t h, const gma_tensor *s,
+                        const gma_tensor *z)
+{
+    if (!gmai_present(s) && !gmai_present(z)) return;
+    gmai_levels_settle(c, l);
+    state_export(c, l->base, seq, h, s, z);
 }
 
 void gmai_levels_start_group(const gmai_call *c, gmai_levels *l)
 {
-    memset(l->mid, 0, c->plan->state_floats * sizeof(float));
-    memset(l->mid_lo, 0, c->plan->state_floats * sizeof(float));
+    if (!l->empty) {
+        clear(c, l->mid);
+        clear(c, l->mid_lo);
+    }
     l->mid_decay.log = 0.0;
     l->mid_decay.dead = 0;
 }
 
 void gmai_levels_start_segment(const gmai_call *c, gmai_levels *l)
 {
-    c->kern->combine(l->base, gmai_decay_factor(l->mid_decay), l->mid, l->segment, c->plan->state_floats);
-    memset(l->local, 0, c->plan->state_floats * sizeof(float));
+    if (l->empty)
+        clear(c, l->segment);
+    else
+        c->kern->combine(l->base, gmai_decay_factor(l->mid_decay), l->mid, l->segment, c->plan->state_floats);
+    clear(c, l->local);
     l->segment_decay.log = 0.0;
     l->segment_decay.dead = 0;
 }
@@ -211,18 +261,21 @@ void gmai_levels_start_segment(const gmai_call *c, gmai_levels *l)
 const float *gmai_levels_join(const gmai_call *c, gmai_levels *l, int first_chunk)
 {
     if (first_chunk) return l->segment;
+    if (l->empty) return l->local;
     c->kern->combine(l->segment, gmai_decay_factor(l->segment_decay), l->local, l->joined, c->plan->state_floats);
     return l->joined;
 }
 
 void gmai_levels_end_segment(const gmai_call *c, gmai_levels *l)
 {
+    gmai_levels_settle(c, l);
     c->kern->accumulate(l->mid, l->mid_lo, gmai_decay_factor(l->segment_decay), l->local, NULL, c->plan->state_floats);
     l->mid_decay = gmai_decay_join(l->mid_decay, l->segment_decay);
 }
 
 void gmai_levels_end_group(const gmai_call *c, gmai_levels *l)
 {
+    gmai_levels_settle(c, l);
     c->kern->accumulate(l->base, l->base_lo, gmai_decay_factor(l->mid_decay), l->mid, l->mid_lo, c->plan->state_floats);
 }
 
@@ -241,17 +294,3 @@ void gmai_state_import(const gmai_call *c, const gma_tensor *s, const gma_tensor
     }
 }
 
-void gmai_state_export(const gmai_call *c, const float *src, int64_t seq, int64_t h, const gma_tensor *s,
-                       const gma_tensor *z)
-{
-    const gmai_plan *p = c->plan;
-    for (int64_t k = 0; k < p->k; k++) {
-        const float *row = src + k * p->ld;
-        if (gmai_present(s)) {
-            const int64_t at = seq * s->stride[0] + h * s->stride[1] + k * s->stride[2];
-            for (int64_t d = 0; d < p->d; d++) gmai_store_f32(s, at + d * s->stride[3], row[d]);
-        }
-        if (gmai_present(z))
-            gmai_store_f32(z, seq * z->stride[0] + h * z->stride[1] + k * z->stride[2], row[p->d]);
-    }
-}

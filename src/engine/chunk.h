@@ -67,22 +67,32 @@ typedef struct gmai_levels {
     float *local;
     float *joined; /* segment and local joined: the state at the chunk's start */
     gmai_decay mid_decay, segment_decay;
+    int empty; /* base and mid are 0 and have not been written: the start of a sequence that nothing comes before */
 } gmai_levels;
 
 void gmai_levels_take(const gmai_plan *p, gmai_bump *b, gmai_levels *l);
 void gmai_levels_start_group(const gmai_call *c, gmai_levels *l);
 /* segment = base x decay + mid; local = 0. */
 void gmai_levels_start_segment(const gmai_call *c, gmai_levels *l);
-/* The state at the chunk about to come: `joined`, or `segment` itself at its start. */
+/* The state at the chunk about to come: `joined`, `segment` itself at its start, or `local` where nothing came before
+ * the segment. */
 const float *gmai_levels_join(const gmai_call *c, gmai_levels *l, int first_chunk);
 void gmai_levels_end_segment(const gmai_call *c, gmai_levels *l);
 /* base = base x decay + mid */
 void gmai_levels_end_group(const gmai_call *c, gmai_levels *l);
 
-/* state_S, state_Z (or their gradients) of a sequence -> (k, ld) with Z in column D; absent: zeros. And back. */
+/* base = state_S, state_Z (or their gradients) of a sequence, empty where there are none. */
+void gmai_levels_import(const gmai_call *c, const gma_tensor *s, const gma_tensor *z, int64_t seq, int64_t h,
+                        gmai_levels *l);
+
+/* And base out of it, where somebody asks. */
+void gmai_levels_export(const gmai_call *c, gmai_levels *l, int64_t seq, int64_t h, const gma_tensor *s,
+                        const gma_tensor *z);
+/* Write the zeros of an empty one. */
+void gmai_levels_settle(const gmai_call *c, gmai_levels *l);
+
+/* state_S, state_Z (or their gradients) of a sequence -> (k, ld) with Z in column D; absent: zeros. */
 void gmai_state_import(const gmai_call *c, const gma_tensor *s, const gma_tensor *z, int64_t seq, int64_t h, float *dst);
-void gmai_state_export(const gmai_call *c, const float *src, int64_t seq, int64_t h, const gma_tensor *s,
-                       const gma_tensor *z);
 
 /* The rows of a (B, heads, N, width) tensor from one token on. */
 gmai_rows gmai_rows_at(const gma_tensor *t, int64_t b, int64_t h, int64_t token);
@@ -103,11 +113,10 @@ static inline int gmai_starts_empty(const gmai_call *c, int64_t number, int64_t 
            !gmai_present(&a->grad[GMA_STATE_S]) && !gmai_present(&a->grad[GMA_STATE_Z]);
 }
 
-/* Nobody asks for the state after the chunk at `t` of segment `number` with n tokens. */
-static inline int gmai_ends_unseen(const gmai_call *c, const gmai_sequence *s, int64_t number, int64_t t, int64_t n)
+/* Nobody asks for the state after segment `number`. */
+static inline int gmai_ends_unseen(const gmai_call *c, const gmai_sequence *s, int64_t number)
 {
-    return number == s->segments - 1 && t + C >= n && !gmai_present(&c->a->t[GMA_OUT_S]) &&
-           !gmai_present(&c->a->t[GMA_OUT_Z]);
+    return number == s->segments - 1 && !gmai_present(&c->a->t[GMA_OUT_S]) && !gmai_present(&c->a->t[GMA_OUT_Z]);
 }
 
 #endif

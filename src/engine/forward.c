@@ -147,6 +147,7 @@ static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t 
     gmai_levels_start_group(c, l);
     for (int64_t i = begin; i < end; i++) {
         const gmai_segment g = gmai_plan_segment(p, s, i);
+        const int unseen = outputs && gmai_ends_unseen(c, s, i);
         if (g.kind == GMAI_SEG_QUERIES && !outputs) continue;
         gmai_levels_start_segment(c, l);
         const int64_t slot = outputs && c->saved_state ? gmai_saved_slot(p, s, i) : -1;
@@ -165,10 +166,9 @@ static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t 
                     read_chunk(c, w, s->row, h * p->group_heads + j, g.q + t, n, state,
                                g.kind == GMAI_SEG_BOTH ? &w->keys : NULL,
                                g.kind == GMAI_SEG_BOTH && gmai_starts_empty(c, i, t));
-            if (g.kind == GMAI_SEG_KEYS || (g.kind == GMAI_SEG_BOTH && !(outputs && gmai_ends_unseen(c, s, i, t, g.n))))
-                gmai_write_chunk(c, &w->keys, l);
+            if (g.kind != GMAI_SEG_QUERIES && !(unseen && t + C >= g.n)) gmai_write_chunk(c, &w->keys, l);
         }
-        if (g.kind != GMAI_SEG_QUERIES) gmai_levels_end_segment(c, l);
+        if (g.kind != GMAI_SEG_QUERIES && !unseen) gmai_levels_end_segment(c, l);
     }
 }
 
@@ -186,17 +186,16 @@ static void sequence_links(const gmai_call *c, char *work, const gmai_links *k)
     }
     if (k->begin == 0) {
         gmai_begin_head(c, h);
-        gmai_state_import(c, &c->a->t[GMA_STATE_S], &c->a->t[GMA_STATE_Z], s - c->seq, h, w.levels.base);
-        memset(w.levels.base_lo, 0, p->state_floats * sizeof(float));
+        gmai_levels_import(c, &c->a->t[GMA_STATE_S], &c->a->t[GMA_STATE_Z], s - c->seq, h, &w.levels);
     }
     for (int64_t g = k->begin; g < k->end; g++) {
         int64_t begin, end;
         gmai_plan_group(s, g, &begin, &end);
         scan(c, &w, s, h, begin, end, 1);
-        gmai_levels_end_group(c, &w.levels);
+        if (!gmai_ends_unseen(c, s, end - 1)) gmai_levels_end_group(c, &w.levels);
     }
     if (k->end < s->groups) return;
-    gmai_state_export(c, w.levels.base, s - c->seq, h, &c->a->t[GMA_OUT_S], &c->a->t[GMA_OUT_Z]);
+    gmai_levels_export(c, &w.levels, s - c->seq, h, &c->a->t[GMA_OUT_S], &c->a->t[GMA_OUT_Z]);
     gmai_end_head(c, h);
 }
 
@@ -223,10 +222,10 @@ static void phase_prefix(const gmai_call *c, char *work, int64_t unit)
     gmai_bump b = {work, 0};
     worker_take(p, &b, &w);
     gmai_levels *l = &w.levels;
-    gmai_state_import(c, &c->a->t[GMA_STATE_S], &c->a->t[GMA_STATE_Z], s - c->seq, h, l->base);
-    memset(l->base_lo, 0, p->state_floats * sizeof(float));
+    gmai_levels_import(c, &c->a->t[GMA_STATE_S], &c->a->t[GMA_STATE_Z], s - c->seq, h, l);
+    gmai_levels_settle(c, l);
     for (int64_t g = 0; g < s->groups; g++) gmai_group_exchange(c, s, h, g, l);
-    gmai_state_export(c, l->base, s - c->seq, h, &c->a->t[GMA_OUT_S], &c->a->t[GMA_OUT_Z]);
+    gmai_levels_export(c, l, s - c->seq, h, &c->a->t[GMA_OUT_S], &c->a->t[GMA_OUT_Z]);
 }
 
 static void phase_outputs(const gmai_call *c, char *work, int64_t unit)
