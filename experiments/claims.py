@@ -33,7 +33,9 @@ def slopes(results, mixer, key, runs, middle, width):
     known = [(run, value) for run, value in known if value is not None]
     if not known:
         return "-", UNRUN
-    text = ", ".join(f"{run} {value:.3f}" for run, value in known)
+    resident = [slope_of(results["systems"], f"{mixer}-{run}", "memory") for run, _ in known] if key == "allocated" else []
+    text = ", ".join(f"{run} {value:.3f}" for run, value in known) + (
+        "; resident set " + ", ".join(f"{value:.3f}" for value in resident) if resident else "")
     return text, verdict(all(abs(value - middle) <= width for _, value in known)) + part(len(known), len(runs))
 
 
@@ -151,8 +153,8 @@ def rows(results):
          *checks(r, "iii")),
     ]
     yield "Memory and time", [
-        ("Memory grows linearly with N at fixed K", SYSTEMS, "slope 1.0", *slopes(r, "gma", "memory", ALL, 1.0, 0.05)),
-        ("Attention that stores all scores needs memory quadratic in N", SYSTEMS, "slope 2.0", *slopes(r, "mha", "memory", ALL, 2.0, 0.1)),
+        ("Memory grows linearly with N at fixed K", SYSTEMS, "slope 1.0", *slopes(r, "gma", "allocated", ALL, 1.0, 0.05)),
+        ("Attention that stores all scores needs memory quadratic in N", SYSTEMS, "slope 2.0", *slopes(r, "mha", "allocated", ALL, 2.0, 0.1)),
         ("Time grows linearly with N at fixed K", SYSTEMS, "slope 1.0", *slopes(r, "gma", "median_ms", ALL, 1.0, 0.1)),
     ]
     yield "Long Range Arena", [

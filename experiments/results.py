@@ -106,14 +106,23 @@ BASE = 64  # tokens of the call whose peak memory counts as that of the program 
 
 
 def bench_rows(results, run):
-    """Rows of a gma bench op run by length, without the base; memory is the growth of the resident set over it."""
+    """Rows of a gma bench op run by length, without the base. memory: the growth of the resident set over it; allocated: what
+    the call is given, tensors, scratch and what is saved for backward (not known here for mamba's tensors)."""
     rows = results.of(run)
     if not rows:
         return {}
     output = rows[-1]["output"]
     base = next((r["peak_rss_bytes"] for r in output if r["length"] == BASE), None)
-    return {r["length"]: {**r, "memory": r["peak_rss_bytes"] - base if base else None}
+    return {r["length"]: {**r, "memory": r["peak_rss_bytes"] - base if base else None, "allocated": allocated(r)}
             for r in output if r["length"] != BASE}
+
+
+def allocated(r):
+    if r.get("mixer") in (None, "mamba"):
+        return None
+    numbers = 4 * r["heads"] * r["dim"] * r["length"]  # q, k, v, o
+    numbers += 2 * r["components"] * r["length"] if r["mixer"] == "linformer" else 0
+    return 4 * numbers * (2 if r["pass"] == "fwdbwd" else 1) + r["workspace_bytes"]
 
 
 def slope_of(results, run, key):

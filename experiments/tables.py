@@ -90,7 +90,7 @@ def ablation(results):
 MIXERS = ("gma", "linear", "performer", "linformer", "mamba", "softmax", "mha")
 PASSES = (("fwd", "forward"), ("fwdbwd", "forward + backward"))
 LENGTHS = (2048, 4096, 8192, 16384, 32768, 65536)
-WANTED = {("gma", "memory"): (1.0, 0.05), ("gma", "median_ms"): (1.0, 0.1), ("mha", "memory"): (2.0, 0.1),
+WANTED = {("gma", "allocated"): (1.0, 0.05), ("gma", "median_ms"): (1.0, 0.1), ("mha", "allocated"): (2.0, 0.1),
           ("mha", "median_ms"): (2.0, 0.1)}
 
 
@@ -115,9 +115,11 @@ def systems(results):
                         continue
                     found = bench_rows(results, run)
                     rows.append([mixer] + [f"{found[n][key] / scale:.4g}" if n in found and found[n][key] else "" for n in LENGTHS]
-                                + [judged(mixer, key, slope_of(results, run, key))])
+                                + [judged(mixer, key, slope_of(results, run, key))]
+                                + ([judged(mixer, "allocated", slope_of(results, run, "allocated"))] if key == "memory" else []))
                 parts.append(f"{title.capitalize()}, {form}, {unit}:\n\n" +
-                             table(["mixer", *(f"N = {n}" for n in LENGTHS), "slope"], rows))
+                             table(["mixer", *(f"N = {n}" for n in LENGTHS), "slope"]
+                                   + (["slope, allocated"] if key == "memory" else []), rows))
     return headed(results, "\n\n".join(parts))
 
 
