@@ -65,14 +65,7 @@ gma_status GMAL_T(gmal_net_create)(const gmal_layout *layout, int64_t batch, int
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a network");
     n->l = layout;
     n->threads = threads;
-    n->s = (stack){.l = layout,
-                   .blocks = layout->blocks,
-                   .count = layout->c.layers,
-                   .train = use != GMAL_NET_EVALUATE,
-                   .recompute = use == GMAL_NET_RECOMPUTE,
-                   .threads = threads,
-                   .end_w = layout->norm_w,
-                   .end_b = layout->norm_b};
+    n->s = stack_of(layout, use, threads);
     gma_status s = make_stack(&n->s);
     if (s == GMA_OK)
         s = GMAL_T(gmal_net_reshape)(n, batch, steps);

@@ -48,14 +48,7 @@ gma_status GMAL_T(gmal_seq2seq_create)(const gmal_layout *layout, int64_t batch,
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for a network");
     n->l = layout;
     n->threads = threads;
-    n->decoder = (stack){.l = layout,
-                         .blocks = layout->blocks,
-                         .count = layout->c.layers,
-                         .train = use != GMAL_NET_EVALUATE,
-                         .recompute = use == GMAL_NET_RECOMPUTE,
-                         .threads = threads,
-                         .end_w = layout->norm_w,
-                         .end_b = layout->norm_b};
+    n->decoder = stack_of(layout, use, threads);
     n->encoder = n->decoder;
     n->encoder.blocks = layout->encoder;
     n->encoder.count = layout->c.encoder_layers;

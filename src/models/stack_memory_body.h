@@ -338,6 +338,18 @@ static gma_status shape_stack(stack *s, int64_t B, int64_t T) {
     return fit_stack(s);
 }
 
+/* The decoder's layers, which are all that a language model has; without memory so far. */
+static stack stack_of(const gmal_layout *layout, gmal_net_use use, int threads) {
+    return (stack){.l = layout,
+                   .blocks = layout->blocks,
+                   .count = layout->c.layers,
+                   .train = use != GMAL_NET_EVALUATE,
+                   .recompute = use == GMAL_NET_RECOMPUTE,
+                   .threads = threads,
+                   .end_w = layout->norm_w,
+                   .end_b = layout->norm_b};
+}
+
 /* What *s says already: layout, blocks, count, train, recompute, threads, norm at the end; of a decoder S and M. A shape
  * comes next. */
 static gma_status make_stack(stack *s) {
