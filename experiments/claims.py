@@ -115,7 +115,7 @@ def speeds(results):
 
 def crossing(results):
     ours = []
-    for run in ("fwdbwd-causal", "fwdbwd-bidirectional"):
+    for run in ALL:
         a, b = (bench_rows(results["systems"], f"{m}-{run}") for m in ("gma", "softmax"))
         ours += [f"{run}, N = {n}: {b[n]['median_ms'] / a[n]['median_ms']:.1f} x" for n in a if n in b and n in (4096, 16384)]
     if not ours:
@@ -197,7 +197,7 @@ def build(results):
            "`make claims` from [experiments/results](../experiments/results); tables, protocols and how they differ from the paper's are in",
            "[results.md](results.md). *holds*: our measurement says the same; *does not hold*: it says otherwise, which can be good news where",
            "the statement is a limitation; *not yet run*: there is a command, but no result of it here."]
-    counts = {}
+    counts, head = {}, len(out)
     for title, part_rows in rows(results):
         cells = []
         for row in part_rows:
@@ -206,5 +206,5 @@ def build(results):
             counts[kind] = counts.get(kind, 0) + 1
         out += ["", f"## {title}", "", table(["statement", "command", "the paper", "ours", "verdict"], cells, 5)]
     summary = ", ".join(f"{counts[k]} {k.strip('*')}" for k in (HOLDS, FAILS, UNTESTABLE, UNRUN) if k in counts)
-    out.insert(7, f"\nOf {sum(counts.values())} statements: {summary}.")
+    out[head:head] = ["", f"Of {sum(counts.values())} statements: {summary}."]
     return "\n".join(out) + "\n"
