@@ -26,6 +26,9 @@ static void print_text_units(const char *name, const gma_eval_result *r) {
     if (r->text_bytes > 0 && r->text_bytes != r->tokens) {
         printf("%s: %lld bytes, %lld words with line ends: %.4f bits/byte, perplexity %.3f a word\n", name,
                (long long)r->text_bytes, (long long)r->text_words, r->bits_per_byte, r->word_perplexity);
+    } else if (r->text_bytes == 0 && r->text_words > 0) { /* a tokenizer that does not keep bytes */
+        printf("%s: %lld words with line ends: perplexity %.3f a word\n", name, (long long)r->text_words,
+               r->word_perplexity);
     }
 }
 
@@ -151,7 +154,7 @@ int gma_cmd_eval(int argc, char **argv) {
                                .about = "loss, bits per token and perplexity of a model on a file, accuracy on sequences",
                                .options = options,
                                .option_count = GMA_CLI_COUNT(options),
-                               .notes = "MODEL is a checkpoint folder, or a run folder: then its best/ is used.\n"
+                               .notes = "MODEL is a checkpoint folder, or a run folder: its best/, or last/ where there is none.\n"
                                         "For a byte model a token is a byte. The file is cut into windows that do not\n"
                                         "overlap; a rest shorter than a window is not used. With --stride the same tokens are\n"
                                         "predicted once more, each with at least context - N before it.\n"

@@ -90,7 +90,7 @@ int gma_cmd_generate(int argc, char **argv) {
                                         "  gma generate models/shakespeare-gma --prompt \"ROMEO:\" --length 300",
                                .options = options,
                                .option_count = GMA_CLI_COUNT(options),
-                               .notes = "MODEL is a checkpoint folder, or a run folder: then its best/ is used.\n"
+                               .notes = "MODEL is a checkpoint folder, or a run folder: its best/, or last/ where there is none.\n"
                                         "What is kept between tokens does not grow with the length. A softmax layer without a window\n"
                                         "sees as many tokens back as the context it was trained with."};
     const char **operands = calloc((size_t)argc + 1, sizeof *operands);

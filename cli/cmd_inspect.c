@@ -1,6 +1,7 @@
 /* gma inspect: what the Gaussians of a model do with a text. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/options.h"
 #include "cli/patience.h"
@@ -146,6 +147,26 @@ static gma_status inspect(request *q) {
     return s;
 }
 
+/* Nothing that is read is replaced. */
+static int files_apart(const gma_cli_spec *spec, const request *q) {
+    static const char *const parts[] = {"", "best/", "last/"}, *const names[] = {"model.safetensors", "config.json"};
+    const char *const outs[] = {q->out, q->json != NULL && strcmp(q->json, "-") == 0 ? NULL : q->json};
+    int code = outs[0] != NULL && outs[1] != NULL && strcmp(outs[0], outs[1]) == 0
+                   ? gma_cli_misuse(spec, "--out and --json are one file, %s", q->out)
+                   : -1;
+    for (int i = 0; i < 2; i++) {
+        code = code < 0 ? gma_cli_apart(spec, outs[i], q->data) : code;
+        code = code < 0 ? gma_cli_apart(spec, outs[i], q->o.classes) : code;
+        for (int k = 0; k < 2 * 6; k++) {
+            const char *const model = k < 6 ? q->page.model : q->page.other;
+            char path[4096];
+            snprintf(path, sizeof path, "%s/%s%s", model != NULL ? model : "", parts[k % 3], names[k / 3 % 2]);
+            code = code < 0 ? gma_cli_apart(spec, outs[i], path) : code;
+        }
+    }
+    return code;
+}
+
 int gma_cmd_inspect(int argc, char **argv) {
     request q = {.data = NULL};
     gma_inspect_options_init(&q.o);
@@ -260,7 +281,7 @@ int gma_cmd_inspect(int argc, char **argv) {
                  "  gma inspect --compare runs/a runs/b --data input.txt --json compare.json",
         .options = options,
         .option_count = GMA_CLI_COUNT(options),
-        .notes = "MODEL is a checkpoint folder, or a run folder: then its best/ is used.\n"
+        .notes = "MODEL is a checkpoint folder, or a run folder: its best/, or last/ where there is none.\n"
                  "used: components with usage above 1/(10 K). entropy: of the usage, 1 = all alike. eff.: components "
                  "that a\n"
                  "token is spread over, as query and as key. overlap, agree: reads where it writes. rank: effective "
@@ -284,6 +305,10 @@ int gma_cmd_inspect(int argc, char **argv) {
     }
     if (q.out == NULL && (gma_cli_find(&spec, "at")->given || gma_cli_find(&spec, "span")->given)) {
         return gma_cli_misuse(&spec, "--at and --span say what the report shows; --out FILE.html is missing");
+    }
+    code = files_apart(&spec, &q);
+    if (code >= 0) {
+        return code;
     }
     gma_cli_be_patient(argv);
     q.o.threads = (int32_t)threads;

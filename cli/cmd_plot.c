@@ -27,6 +27,12 @@ int gma_cmd_plot(int argc, char **argv) {
     if (code < 0 && out == NULL) {
         code = gma_cli_misuse(&spec, "--out FILE.svg is needed");
     }
+    for (int i = 0; i < count && code < 0; i++) {
+        char metrics[4096];
+        snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", operands[i]);
+        code = gma_cli_apart(&spec, out, operands[i]);
+        code = code < 0 ? gma_cli_apart(&spec, out, metrics) : code;
+    }
     if (code < 0) {
         code = gma_plot(operands, count, title, out) == GMA_OK ? 0 : gma_cli_fail(&spec);
         if (code == 0 && json) {

@@ -103,7 +103,7 @@ static int run(const gma_cli_spec *spec, const char *model, const gma_verify_opt
     }
     gma_verification_destroy(v);
     if (violations > 0) {
-        gma_fail(GMA_ERR_UNSUPPORTED, "%lld statement%s violated", violations, violations == 1 ? " is" : "s are");
+        gma_fail(GMA_ERR_UNSUPPORTED, "%lld check%s violated", violations, violations == 1 ? " is" : "s are");
         return gma_cli_fail(spec);
     }
     return 0;
@@ -121,7 +121,7 @@ int gma_cmd_verify(int argc, char **argv) {
         {.name = "context", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 1 << 24, .value = &o.context,
          .help = "tokens of a window of the text; 0 = as trained"},
         {.name = "mixtures", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 100000, .value = &o.mixtures,
-         .help = "how many; 0 = every head of the model, or four drawn ones"},
+         .help = "how many; 0 = every head of the model, or four; drawn ones are joined by two made to reach the bounds"},
         {.name = "components", .type = GMA_CLI_INT, .hint = "K", .def = "16", .min = 1, .max = 1024,
          .value = &o.components, .help = "Gaussians of a drawn mixture"},
         {.name = "width", .type = GMA_CLI_INT, .hint = "R", .def = "8", .min = 1, .max = 4096, .value = &o.width,

@@ -48,6 +48,10 @@ int gma_data_cli_listops(int argc, char **argv) {
     if (from != NULL && (options[0].given || options[1].given || options[2].given || options[3].given || tsv)) {
         return gma_cli_misuse(&spec, "--from generates nothing, so it excludes --seed, --train, --val, --test and --tsv");
     }
+    code = gma_cli_apart(&spec, operands[0], from);
+    if (code >= 0) {
+        return code;
+    }
     o.seed = (uint64_t)seed;
     o.tsv = tsv;
     const gma_status s = from != NULL ? gma_data_listops_read(from, operands[0]) : gma_data_listops(&o, operands[0]);

@@ -227,6 +227,11 @@ int gma_data_cli_encode(int argc, char **argv) {
     if (vocab == NULL && kind == BPE && size == 0) {
         return gma_cli_misuse(&spec, "bpe needs --vocab DIR, or --vocab-size N to learn one");
     }
+    code = gma_cli_apart(&spec, operands[1], operands[0]);
+    code = code < 0 ? gma_cli_apart(&spec, operands[1], vocab) : code;
+    if (code >= 0) {
+        return code;
+    }
     gma_tokenizer *t;
     gma_status s = get_tokenizer(kind, vocab, operands[0], size, min_count, &t);
     if (s == GMA_OK) {
@@ -253,6 +258,7 @@ int gma_data_cli_decode(int argc, char **argv) {
     const char *operands[2];
     int count;
     int code = gma_cli_parse(&spec, argc, argv, operands, &count);
+    code = code < 0 ? gma_cli_apart(&spec, operands[1], operands[0]) : code;
     if (code >= 0) {
         return code;
     }

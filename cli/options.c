@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L
 #include "cli/options.h"
 
 #include <errno.h>
@@ -6,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- Values ------------------------------------------------------------------------------------------------- */
 
@@ -261,6 +263,15 @@ int gma_cli_misuse(const gma_cli_spec *spec, const char *format, ...) {
     gma_cli_print_plain(stderr, text);
     fprintf(stderr, " (gma %s --help)\n", spec->verb);
     return 2;
+}
+
+int gma_cli_apart(const gma_cli_spec *spec, const char *out, const char *in) {
+    struct stat a, b;
+    if (out == NULL || in == NULL || stat(out, &a) != 0 || stat(in, &b) != 0 || a.st_dev != b.st_dev ||
+        a.st_ino != b.st_ino) {
+        return -1;
+    }
+    return gma_cli_misuse(spec, "%s is read, so it cannot be replaced: name another file to write", in);
 }
 
 int gma_cli_fail(const gma_cli_spec *spec) {

@@ -101,6 +101,10 @@ int gma_cli_fail(const gma_cli_spec *spec);
  *  having said why not. */
 int gma_cli_isa(const gma_cli_spec *spec, const char *name, gma_isa *isa);
 
+/** gma_cli_apart() - `out` is about to be replaced; is it the file `in`, which is read? Returns -1 when it is not (or one of
+ *  them is NULL or not there), else the exit code after having said so. */
+int gma_cli_apart(const gma_cli_spec *spec, const char *out, const char *in);
+
 /** gma_cli_json_string() - `text` as a JSON string; bytes that are no UTF-8 come out as U+FFFD. */
 void gma_cli_json_string(FILE *file, const char *text);
 

@@ -1,5 +1,5 @@
 /* Load a model folder and continue a text, piece by piece as it comes.
- *   cc generate.c $(pkg-config --cflags --libs gma_lm) && ./a.out models/shakespeare-gma "ROMEO:" */
+ *   cc generate.c $(pkg-config --cflags --libs gma_lm) -Wl,-rpath,"$(pkg-config --variable=libdir gma_lm)" && ./a.out models/shakespeare-gma "ROMEO:" */
 #include <stdio.h>
 #include <string.h>
 

@@ -149,7 +149,8 @@ typedef struct gma_eval_result {
     double perplexity;
     double seconds;
     int64_t text_bytes, text_words; /* that the predicted tokens stand for; a newline counts as a word, which is WikiText's
-                                       count with <eos>; 0 where ids stand for no text */
+                                       count with <eos>; 0 where ids stand for no text, and bytes 0 for a tokenizer of
+                                       words, which keeps none */
     double bits_per_byte, word_perplexity; /* the same loss per byte and per word; NaN where that is not known */
     /* Of sequences (0 and NaN for text): */
     int64_t sequences;

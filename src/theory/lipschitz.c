@@ -1,4 +1,5 @@
 /* (iii): how fast responsibilities can change. */
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,9 +208,10 @@ gma_status gmal_check_floors(const gmal_subject *s, const gmal_sweep *sweep) {
         gmal_record(&here, "iii", what, GMAL_AT_MOST, ratio[i], 2 * (b.b + b.m) / b.s, checked);
     }
     /* Rounding hides the steepest places from f32: the slope is that of double. */
-    if (s->e->naive && s->m->k > 1)
+    const double growth = ratio[GMAL_FLOORS - 1] / ratio[1];
+    if (s->e->naive && s->m->k > 1 && growth > 0 && growth <= DBL_MAX) /* else no pair was told apart, or one overflowed */
         gmal_record(s, "iii", "growth of that ratio with 1/floor, slope in logarithms", GMAL_AT_LEAST,
-                    log(ratio[GMAL_FLOORS - 1] / ratio[1]) / log(floors[1] / floors[GMAL_FLOORS - 1]), 0.9,
+                    log(growth) / log(floors[1] / floors[GMAL_FLOORS - 1]), 0.9,
                     GMAL_FLOORS - 1);
     return status;
 }

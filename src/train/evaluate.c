@@ -75,7 +75,7 @@ void gmal_wilson(int64_t right, int64_t count, double *low, double *high) {
 }
 
 int64_t gmal_split_at(int64_t count, double val_fraction) {
-    const int64_t cut = (int64_t)floor((1 - val_fraction) * (double)count);
+    const int64_t cut = (int64_t)floor((1 - val_fraction) * (double)count + 1e-6); /* 1 - 0.9 is less than 0.1 */
     return cut > count ? count : cut;
 }
 
@@ -155,6 +155,8 @@ static gma_status eval_text(const gma_lm *lm, const char *data, const gma_eval_o
         if (lm->tokenizer || c->tokenizer == GMA_LM_TOKENIZER_BYTES)
             gmal_count_text(&tokens, lm->tokenizer, span.begin + 1, span.begin + 1 + result->tokens, &result->text_bytes,
                             &result->text_words);
+        /* Words do not keep the white space of their text, nor rare words: how many bytes it had is not known. */
+        if (lm->tokenizer && gma_tokenizer_get_kind(lm->tokenizer) == GMA_TOKENIZER_WORDS) result->text_bytes = 0;
         gmal_evaluator_destroy(&e);
     }
     gmal_tokens_close(&tokens);

@@ -1,4 +1,5 @@
 /* Task: sequences from sequences (seq2seq), on pairs that are generated as they are needed: none is seen twice. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -32,11 +33,18 @@ static gma_status open(gmal_task *task) {
     TRY(gmal_pairs_kind(s->data, &t->train.kind));
     t->val = t->train;
     t->val.key = gmal_key((uint64_t)s->seed, 4);
-    task->val_tokens = validated(task) * s->model.context;
+    for (int64_t i = 0; i < validated(task); i++) task->val_tokens += gmal_pair_length(&t->val, i);
+    if (s->symbols < 2)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "symbols must be at least 2: of one symbol there is one sequence of a length");
     /* Another task in the place of this one is noticed as other data is. */
     task->train_checksum = gmal_key(gmal_key((uint64_t)t->train.kind + 1, (uint64_t)t->train.symbols),
                                     gmal_key((uint64_t)t->train.least, (uint64_t)t->train.most));
-    snprintf(task->note, sizeof task->note, "pairs are generated (%s): none is trained on twice, and validation has its own", s->data);
+    const double shortest = pow((double)s->symbols, (double)t->train.least);
+    if (shortest < 1e9)
+        snprintf(task->note, sizeof task->note, "pairs are generated (%s); there are only %.0f of the shortest length, so some of "
+                 "validation are trained on too", s->data, shortest);
+    else
+        snprintf(task->note, sizeof task->note, "pairs are generated (%s): none is trained on twice, and validation has its own", s->data);
     return GMA_OK;
 }
 

@@ -35,7 +35,10 @@ static gma_status open_files(gmal_task *task, sequences *t) {
         return GMA_OK;
     }
     const int64_t cut = gmal_split_at(all, s->val_fraction);
-    t->train = (gmal_sequence_span){&t->data, 0, cut > 0 ? cut : all};
+    if (cut < 1)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: val_fraction %g of its %lld sequences leaves none to train on", s->data,
+                        s->val_fraction, (long long)all);
+    t->train = (gmal_sequence_span){&t->data, 0, cut};
     t->val = (gmal_sequence_span){&t->data, t->train.end, all};
     return GMA_OK;
 }

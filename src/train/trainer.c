@@ -102,7 +102,7 @@ static gma_status make_model(trainer *t) {
     if (!s->resume) {
         if (!s->force && gmal_run_exists(&t->run))
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: there is a run already; %s", s->out,
-                            gmal_run_has_checkpoint(&t->run) ? "resume goes on with it, force replaces it"
+                            gmal_run_has_checkpoint(&t->run) ? "--resume goes on with it, --force replaces it"
                                                              : "it saved no checkpoint, force starts it anew");
         TRY(gmal_run_check(&t->run));
         TRY(gma_lm_create(&s->model, gmal_key((uint64_t)s->seed, 0), &t->lm));

@@ -136,10 +136,56 @@ static void inspect_and_op(void **state) {
     expect_refusal(1, "op.safetensors: eps is 1e-60", "o.safetensors");
 }
 
+/* What is read is never replaced. */
+static void inputs_stay(void **state) {
+    (void)state;
+    size_t n, m;
+    char *text = contents("text", &n);
+    assert_int_equal(CLI("train", "--data", "text", "--out", "kept", SMALL, "--steps", "1"), 0);
+    char *model = contents("kept/last/model.safetensors", &m);
+#define KEPT(...)                                                  \
+    do {                                                           \
+        CLI(__VA_ARGS__);                                          \
+        expect_refusal(2, "is read, so it cannot be replaced", NULL); \
+    } while (0)
+    KEPT("data", "encode", "text", "text");
+    KEPT("data", "decode", "text", "./text");
+    KEPT("data", "listops", "--from", "text", "text");
+    KEPT("plot", "kept", "--out", "kept/metrics.jsonl");
+    KEPT("plot", "kept/metrics.jsonl", "--out", "kept/metrics.jsonl");
+    KEPT("inspect", "kept", "--data", "text", "--out", "text");
+    KEPT("inspect", "kept", "--data", "text", "--json", "kept/last/model.safetensors");
+    KEPT("inspect", "kept/last", "--data", "text", "--out", "kept/last/config.json");
+    CLI("inspect", "kept", "--data", "text", "--out", "both", "--json", "both");
+    expect_refusal(2, "--out and --json are one file", "both");
+    size_t now;
+    char *after = contents("text", &now);
+    assert_true(now == n && memcmp(text, after, n) == 0);
+    free(after);
+    after = contents("kept/last/model.safetensors", &now);
+    assert_true(now == m && memcmp(model, after, m) == 0);
+    free(after);
+    free(model);
+    free(text);
+    assert_int_equal(CLI("plot", "kept", "--out", "kept.svg"), 0);
+    assert_int_equal(CLI("plot", "kept", "--out", "kept.svg"), 0); /* again: a picture may be replaced */
+}
+
+/* Few different pairs are said to be few. */
+static void few_pairs(void **state) {
+    (void)state;
+    CLI("train", "--task", "seq2seq", "--data", "copy", "--symbols", "1", "--out", "x", SMALL, "--steps", "1");
+    expect_refusal(1, "symbols must be at least 2", "x");
+    assert_int_equal(CLI("train", "--task", "seq2seq", "--data", "copy", "--symbols", "2", "--out", "few", SMALL, "--context", "4",
+                         "--steps", "1"), 0);
+    assert_prints("there are only 16 of the shortest length");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_without_a_layer), cmocka_unit_test(patterns), cmocka_unit_test(token_files),
         cmocka_unit_test(train_and_generate),      cmocka_unit_test(inspect_and_op),
+        cmocka_unit_test(inputs_stay),             cmocka_unit_test(few_pairs),
     };
     return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
 }
