@@ -40,19 +40,21 @@ test-release:
 	cmake --build build --parallel $(JOBS)
 	cd build && $(CTEST)
 
-# -LE: what takes long because of its size, and installing, are checked once.
+# -LE: what takes long because of its size, and installing, are checked once. ONCE: likewise what knows neither optional parts
+# nor tiers (the definition in double, the benchmark's tables, the experiments' driver).
+ONCE = cli.bench$$|gradient.naive|experiments
 test-minimal:
 	tools/deps.sh
 	cmake --preset minimal
 	cmake --build build-minimal --parallel $(JOBS)
-	cd build-minimal && $(CTEST) -LE 'long|install'
+	cd build-minimal && $(CTEST) -LE 'long|install' -E '$(ONCE)'
 
 # The kernels as tiers avx512 and amx compile them, on any x86-64 CPU.
 test-emulated:
 	tools/deps.sh
 	cmake --preset emulated
 	cmake --build build-emulated --parallel $(JOBS)
-	cd build-emulated && $(CTEST) -LE 'long|install|layout|budget'
+	cd build-emulated && $(CTEST) -LE 'long|install|layout|budget' -E '$(ONCE)'
 	@build-emulated/tests/test_unit_isa 2>/dev/null | grep '^tiers'
 
 test-sanitized:
