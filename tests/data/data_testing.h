@@ -4,65 +4,14 @@
 
 #define _POSIX_C_SOURCE 200809L
 
-#include "support/check.h"
+#include "support/folder.h"
 
 #include <dirent.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "gma/data.h"
 
-static char folder[64];
-
-static inline int make_folder(void **state) {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/gma-test-data-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static inline int remove_folder(void **state) {
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command) != 0;
-}
-
-/* The path of `name` in the folder; 64 results live at a time. */
-static inline char *at(const char *name) {
-    static char paths[64][200];
-    static int next;
-    char *path = paths[next++ % 64];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-    return path;
-}
-
-static inline char *put_file(const char *name, const void *data, size_t n) {
-    char *path = at(name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
-    return path;
-}
-
-static inline char *put_text(const char *name, const char *text) { return put_file(name, text, strlen(text)); }
-
-/* The whole file, malloc'ed and terminated. */
-static inline char *get_file(const char *path, size_t *n) {
-    FILE *f = fopen(path, "rb");
-    if (f == NULL) tst_fail("%s cannot be opened", path);
-    fseek(f, 0, SEEK_END);
-    *n = (size_t)ftell(f);
-    rewind(f);
-    char *data = malloc(*n + 1);
-    assert_non_null(data);
-    assert_int_equal(fread(data, 1, *n, f), *n);
-    data[*n] = 0;
-    fclose(f);
-    return data;
-}
+static inline char *at(const char *name) { return in_folder(name); }
 
 static inline int entries(const char *path) {
     DIR *dir = opendir(path);

@@ -58,7 +58,7 @@ static void test_labels(void **state) {
     gma_lm *lm = model("gma", 1);
     gma_inspect_options o;
     TST_OK(gma_inspect_options_init(&o));
-    o.classes = put("classes", "a\tvowel\ne\tvowel\n\\x0a\tend\n");
+    o.classes = put_text("classes", "a\tvowel\ne\tvowel\n\\x0a\tend\n");
     gma_inspection *n = look(lm, &o);
     assert_int_equal(gma_inspection_labels(n), 4);
     assert_int_equal(n->labels[2].count, 2);
@@ -166,14 +166,14 @@ static void test_refusals(void **state) {
     TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_INVALID_ARGUMENT, "2 layers of 4 heads");
     o.layer = 1;
     TST_ERROR(gma_inspect(lm, text_file(), &o, &n), GMA_ERR_UNSUPPORTED, "layer 1 mixes with 'linear'");
-    TST_ERROR(gma_inspect(gma, put("short", "a few words"), NULL, &n), GMA_ERR_INVALID_ARGUMENT, "needs at least 51");
+    TST_ERROR(gma_inspect(gma, put_text("short", "a few words"), NULL, &n), GMA_ERR_INVALID_ARGUMENT, "needs at least 51");
     TST_ERROR(gma_inspect(gma, "/no/such/file", NULL, &n), GMA_ERR_IO, "/no/such/file");
     TST_OK(gma_inspect_options_init(&o));
-    o.classes = put("bad", "a\tb\nc\n");
+    o.classes = put_text("bad", "a\tb\nc\n");
     TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_FORMAT, "bad:2:");
-    o.classes = put("bad", "a\\q\tb\n");
+    o.classes = put_text("bad", "a\\q\tb\n");
     TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_FORMAT, "bad:1: a backslash");
-    o.classes = put("bad", "a\tb\na\tc\n");
+    o.classes = put_text("bad", "a\tb\na\tc\n");
     TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_FORMAT, "there twice");
     gma_lm_destroy(lm);
     gma_lm_destroy(gma);

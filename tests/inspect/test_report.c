@@ -159,7 +159,7 @@ static void test_inert(void **state) {
         size += n;
         text[size++] = i % 13 ? ' ' : '\n';
     }
-    const char *data = put_bytes("<b onclick=x>&\"'.txt", text, size), *page = in_folder("inert.html");
+    const char *data = put_file("<b onclick=x>&\"'.txt", text, size), *page = in_folder("inert.html");
     gma_tokenizer *t;
     gma_lm_config c;
     gma_lm *lm;
@@ -179,7 +179,7 @@ static void test_inert(void **state) {
     TST_OK(gma_lm_create(&c, 1, &lm));
     TST_OK(gma_lm_set_tokenizer(lm, t));
     TST_OK(gma_inspect_options_init(&o));
-    o.classes = put("classes.tsv", "-->\t<script>class</script>\n{{x}}\t\xe2\x80\xae\xff\"x\n");
+    o.classes = put_text("classes.tsv", "-->\t<script>class</script>\n{{x}}\t\xe2\x80\xae\xff\"x\n");
     TST_OK(gma_inspect(lm, data, &o, &n));
     assert_int_equal(gma_inspection_labels(n), 4); /* the article and the classes are in it */
     TST_OK(gma_inspect_compare(n, n, &cmp));
@@ -187,7 +187,7 @@ static void test_inert(void **state) {
     p.model = "runs/<script>\xff";
     p.other = "\"onload=\"x\xe2\x80\xae";
     TST_OK(gma_inspection_report(n, cmp, &p, page));
-    char *html = slurp(page, &size);
+    char *html = get_file(page, &size);
     check_inert(html, size);
     assert_non_null(strstr(html, "&#60;script&#62;alert(1)&#60;/script&#62;")); /* it is shown, not dropped */
     assert_non_null(strstr(html, "\\u{202e}"));
@@ -206,7 +206,7 @@ static void test_page(void **state) {
     unsigned char bytes[2000];
     for (int i = 0; i < 2000; i++)
         bytes[i] = (unsigned char)gmal_random(9, (uint64_t)i);
-    const char *data = put_bytes("noise", bytes, sizeof bytes), *page = in_folder("page.html");
+    const char *data = put_file("noise", bytes, sizeof bytes), *page = in_folder("page.html");
     gma_lm *lm = model("gma", 1);
     gma_inspection *n;
     gma_report_options p;
@@ -216,7 +216,7 @@ static void test_page(void **state) {
     p.at = 60;
     p.span = 30;
     TST_OK(gma_inspection_report(n, NULL, &p, page));
-    char *html = slurp(page, &size);
+    char *html = get_file(page, &size);
     check_inert(html, size);
     for (int layer = 0; layer < 2; layer++)
         for (int head = 0; head < 4; head++)
@@ -242,11 +242,11 @@ static void test_size(void **state) {
         const size_t bytes = i ? 60000 : 5000;
         for (size_t j = 0; j < bytes; j++)
             text[j] = "The quick brown fox; 42 dogs.\n"[gmal_random(4, j) % 30];
-        const char *data = put_bytes("long", text, bytes), *page = in_folder("long.html");
+        const char *data = put_file("long", text, bytes), *page = in_folder("long.html");
         gma_inspection *n;
         TST_OK(gma_inspect(lm, data, NULL, &n));
         TST_OK(gma_inspection_report(n, NULL, NULL, page));
-        free(slurp(page, &sizes[i]));
+        free(get_file(page, &sizes[i]));
         gma_inspection_destroy(n);
     }
     assert_true(sizes[1] < sizes[0] + sizes[0] / 20);
