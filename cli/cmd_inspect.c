@@ -147,22 +147,31 @@ static gma_status inspect(request *q) {
     return s;
 }
 
+/* -1, or the exit code after having said that `out` is a file of the model. */
+static int apart_from_model(const gma_cli_spec *spec, const char *out, const char *model) {
+    static const char *const files[] = {"model.safetensors",      "config.json",      "best/model.safetensors",
+                                        "best/config.json",       "last/model.safetensors", "last/config.json"};
+    int code = -1;
+    for (int i = 0; model != NULL && i < 6 && code < 0; i++) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s/%s", model, files[i]);
+        code = gma_cli_apart(spec, out, path);
+    }
+    return code;
+}
+
 /* Nothing that is read is replaced. */
 static int files_apart(const gma_cli_spec *spec, const request *q) {
-    static const char *const parts[] = {"", "best/", "last/"}, *const names[] = {"model.safetensors", "config.json"};
     const char *const outs[] = {q->out, q->json != NULL && strcmp(q->json, "-") == 0 ? NULL : q->json};
-    int code = outs[0] != NULL && outs[1] != NULL && strcmp(outs[0], outs[1]) == 0
-                   ? gma_cli_misuse(spec, "--out and --json are one file, %s", q->out)
-                   : -1;
-    for (int i = 0; i < 2; i++) {
-        code = code < 0 ? gma_cli_apart(spec, outs[i], q->data) : code;
+    if (outs[0] != NULL && outs[1] != NULL && strcmp(outs[0], outs[1]) == 0) {
+        return gma_cli_misuse(spec, "--out and --json are one file, %s", q->out);
+    }
+    int code = -1;
+    for (int i = 0; i < 2 && code < 0; i++) {
+        code = gma_cli_apart(spec, outs[i], q->data);
         code = code < 0 ? gma_cli_apart(spec, outs[i], q->o.classes) : code;
-        for (int k = 0; k < 2 * 6; k++) {
-            const char *const model = k < 6 ? q->page.model : q->page.other;
-            char path[4096];
-            snprintf(path, sizeof path, "%s/%s%s", model != NULL ? model : "", parts[k % 3], names[k / 3 % 2]);
-            code = code < 0 ? gma_cli_apart(spec, outs[i], path) : code;
-        }
+        code = code < 0 ? apart_from_model(spec, outs[i], q->page.model) : code;
+        code = code < 0 ? apart_from_model(spec, outs[i], q->page.other) : code;
     }
     return code;
 }

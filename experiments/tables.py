@@ -103,17 +103,21 @@ def judged(mixer, key, value):
     return f"{value:.3f} ({'holds' if abs(value - middle) <= width else '**does not hold**'})"
 
 
+def of_each_mixer(results, form):
+    """(mixer, run, lines by N) of every run named so, {} standing for the mixer."""
+    for mixer in MIXERS:
+        run = form.format(mixer)
+        if run in results.runs:
+            yield mixer, run, bench_rows(results, run)
+
+
 def systems(results):
     parts = []
     for form in ("bidirectional", "causal"):
         for name, title in PASSES:
             for key, unit, scale in (("median_ms", "ms", 1.0), ("memory", "peak memory, MiB", 2.0 ** 20)):
                 rows = []
-                for mixer in MIXERS:
-                    run = f"{mixer}-{name}-{form}"
-                    if run not in results.runs:
-                        continue
-                    found = bench_rows(results, run)
+                for mixer, run, found in of_each_mixer(results, f"{{}}-{name}-{form}"):
                     rows.append([mixer] + [f"{found[n][key] / scale:.4g}" if n in found and found[n][key] else "" for n in LENGTHS]
                                 + [judged(mixer, key, slope_of(results, run, key))]
                                 + ([judged(mixer, "allocated", slope_of(results, run, "allocated"))] if key == "memory" else []))
@@ -136,11 +140,7 @@ def systems_plot(results, key, title, unit, scale):
 
 def decode(results):
     rows = []
-    for mixer in MIXERS:
-        run = f"{mixer}-decode"
-        if run not in results.runs:
-            continue
-        found = bench_rows(results, run)
+    for mixer, _, found in of_each_mixer(results, "{}-decode"):
         rows.append([mixer] + [f"{found[n]['median_ms']:.4g}" if n in found else "" for n in LENGTHS[1:]] +
                     [f"{found[max(found)]['state_bytes']:,}" if found else ""])
     return headed_if(results, rows, ["mixer", *(f"position {n}" for n in LENGTHS[1:]), "state, bytes, at the last"])

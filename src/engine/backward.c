@@ -164,8 +164,19 @@ static void exact_intra(const gmai_call *c, worker *w, const float *phi_k, int n
         }
 }
 
-/* One query head of a chunk: dq, and what it adds to dphi_k, dv and U. empty: the chunk's incoming state is 0, and nobody
- * can ask for its gradient. */
+static int wants_state_gradient(const gmai_call *c)
+{
+    return gmai_present(&c->a->grad[GMA_STATE_S]) || gmai_present(&c->a->grad[GMA_STATE_Z]);
+}
+
+/* The chunk at `t` of segment `number` has nothing before it: its state is 0, and nobody asks for the gradient of that. */
+static int starts_empty(const gmai_call *c, int64_t number, int64_t t)
+{
+    return number == 0 && t == 0 && !gmai_present(&c->a->t[GMA_STATE_S]) && !gmai_present(&c->a->t[GMA_STATE_Z]) &&
+           !wants_state_gradient(c);
+}
+
+/* One query head of a chunk: dq, and what it adds to dphi_k, dv and U. empty: as starts_empty. */
 static void query_backward(const gmai_call *c, worker *w, const gmai_segment *g, int64_t t, int n, int64_t row, int64_t hq,
                            const float *phi_k, const float *state, int empty, double *dot_sum, float *sums)
 {
@@ -206,7 +217,7 @@ static void query_backward(const gmai_call *c, worker *w, const gmai_segment *g,
             exact_intra(c, w, phi_k, n, p->d);
         }
     }
-    if (!empty || !both) grow_state_gradient(c, w, n, decay);
+    if (!empty) grow_state_gradient(c, w, n, decay);
     float dot[C];
     const void *head = c->heads + (size_t)(hq / p->group_heads) * c->head_size;
     c->map->backward(head, c->kern, q->x, q->phi, w->dphi_q, n, q->nvec, w->dx, sums, dot);
@@ -257,12 +268,12 @@ static void keys_backward(const gmai_call *c, worker *w, int64_t row, int64_t h,
     if (dv.data) c->kern->unpack(w->dv, p->ld, n, p->d, NULL, &dv);
 }
 
-/* dphi_k and dv from the later chunks: through U at the chunk's end. */
-static void from_later(const gmai_call *c, worker *w, int n, const float *phi_k, const float *u, int last)
+/* dphi_k and dv from the later chunks: through U at the chunk's end. zero: U is 0. */
+static void from_later(const gmai_call *c, worker *w, int n, const float *phi_k, const float *u, int zero)
 {
     const gmai_plan *p = c->plan;
     gmai_keys *k = &w->keys;
-    if (last && k->finite) { /* U is 0 */
+    if (zero && k->finite) {
         memset(w->dphi_k, 0, (size_t)p->kp * C * sizeof(float));
         memset(w->dv, 0, (size_t)C * (size_t)p->ld * sizeof(float));
         return;
@@ -346,15 +357,13 @@ static void segment_backward(const gmai_call *c, worker *w, const gmai_sequence 
             gmai_keys_load(c, &w->keys, s->row, h, g->k + t, n, NULL, 1);
             w->keys.phi = phi_k;
             w->keys.finite &= w->phis_finite[i];
-            const int last = g->kind == GMAI_SEG_BOTH && number == s->segments - 1 && i == chunks - 1 &&
-                             !gmai_present(&c->a->grad[GMA_OUT_S]) && !gmai_present(&c->a->grad[GMA_OUT_Z]);
-            from_later(c, w, n, phi_k, u, last);
+            from_later(c, w, n, phi_k, u, w->grad.empty && i == chunks - 1);
             shrink(c, w, w->keys.decay.total);
         }
         if (g->kind != GMAI_SEG_KEYS)
             for (int64_t j = 0; j < p->group_heads; j++)
                 query_backward(c, w, g, t, n, s->row, h * p->group_heads + j, phi_k, state,
-                               g->kind == GMAI_SEG_BOTH && gmai_starts_empty(c, number, t), dot_q, sums);
+                               g->kind == GMAI_SEG_BOTH && starts_empty(c, number, t), dot_q, sums);
         if (g->kind != GMAI_SEG_QUERIES) {
             keys_backward(c, w, s->row, h, g->k + t, n, phi_k, sums, dot_k);
             decay_gradient(c, w, s->row, h, g->k + t, n, dot_q, dot_k, state + p->state_floats, u);
@@ -417,11 +426,6 @@ const float *gmai_engine_sums(const gmai_call *c, int64_t h)
             total = sum;
     }
     return total ? total : bin_at(c, h, 0);
-}
-
-static int wants_state_gradient(const gmai_call *c)
-{
-    return gmai_present(&c->a->grad[GMA_STATE_S]) || gmai_present(&c->a->grad[GMA_STATE_Z]);
 }
 
 static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t h, int64_t group, int whole)

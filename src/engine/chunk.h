@@ -104,19 +104,4 @@ int gmai_all_finite(const float *x, size_t n);
 
 static inline int gmai_vectors(const gmai_call *c, int n) { return (n + c->kern->lanes - 1) / c->kern->lanes; }
 
-/* The chunk at `t` of segment `number` has nothing before it: its state is 0 and need not be read. (Where a call is short,
- * what the first and the last chunk leave out counts.) */
-static inline int gmai_starts_empty(const gmai_call *c, int64_t number, int64_t t)
-{
-    const gmai_args *a = c->a;
-    return number == 0 && t == 0 && !gmai_present(&a->t[GMA_STATE_S]) && !gmai_present(&a->t[GMA_STATE_Z]) &&
-           !gmai_present(&a->grad[GMA_STATE_S]) && !gmai_present(&a->grad[GMA_STATE_Z]);
-}
-
-/* Nobody asks for the state after segment `number`. */
-static inline int gmai_ends_unseen(const gmai_call *c, const gmai_sequence *s, int64_t number)
-{
-    return number == s->segments - 1 && !gmai_present(&c->a->t[GMA_OUT_S]) && !gmai_present(&c->a->t[GMA_OUT_Z]);
-}
-
 #endif

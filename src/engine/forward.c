@@ -79,7 +79,7 @@ static void hide_blind(const gmai_call *c, gmai_queries *q, const float *state, 
     }
 }
 
-/* The outputs of one chunk of queries. keys NULL: they see the state only. empty: with keys, and the state is 0. */
+/* The outputs of one chunk of queries. keys NULL: they see the state only. empty: the state is 0. */
 static void read_chunk(const gmai_call *c, worker *w, int64_t row, int64_t hq, int64_t at, int n, const float *state,
                        const gmai_keys *keys, int empty)
 {
@@ -90,7 +90,7 @@ static void read_chunk(const gmai_call *c, worker *w, int64_t row, int64_t hq, i
     float den[C] = {0}, inverse[C];
     gmai_queries_load(c, q, row, hq, at, n);
     if (!q->finite) hide_blind(c, q, state, keys);
-    empty = empty && q->finite && keys->finite && !keys->decay.resets;
+    empty = empty && keys && q->finite && keys->finite && !keys->decay.resets;
     if (!empty) c->kern->column_sums(q->phi, p->k, q->nvec, state + p->d, p->ld, den);
     if (decay && !empty)
         for (int i = 0; i < n; i++) den[i] = keys->decay.read[i] != 0.0f ? den[i] * keys->decay.read[i] : 0.0f;
@@ -138,6 +138,12 @@ void gmai_write_chunk(const gmai_call *c, const gmai_keys *k, gmai_levels *l)
     l->segment_decay = gmai_decay_join(l->segment_decay, k->decay.total);
 }
 
+/* Nobody asks for the state after segment `number`. (Where a call is short, what its first and last chunk leave out counts.) */
+static int ends_unseen(const gmai_call *c, const gmai_sequence *s, int64_t number)
+{
+    return number == s->segments - 1 && !gmai_present(&c->a->t[GMA_OUT_S]) && !gmai_present(&c->a->t[GMA_OUT_Z]);
+}
+
 /* Segments [begin, end) of a sequence: states, and outputs where `outputs` is set. */
 static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t h, int64_t begin, int64_t end,
                  int outputs)
@@ -147,7 +153,7 @@ static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t 
     gmai_levels_start_group(c, l);
     for (int64_t i = begin; i < end; i++) {
         const gmai_segment g = gmai_plan_segment(p, s, i);
-        const int unseen = outputs && gmai_ends_unseen(c, s, i);
+        const int unseen = outputs && ends_unseen(c, s, i);
         if (g.kind == GMAI_SEG_QUERIES && !outputs) continue;
         gmai_levels_start_segment(c, l);
         const int64_t slot = outputs && c->saved_state ? gmai_saved_slot(p, s, i) : -1;
@@ -164,8 +170,7 @@ static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t 
             if (outputs && g.kind != GMAI_SEG_KEYS)
                 for (int64_t j = 0; j < p->group_heads; j++)
                     read_chunk(c, w, s->row, h * p->group_heads + j, g.q + t, n, state,
-                               g.kind == GMAI_SEG_BOTH ? &w->keys : NULL,
-                               g.kind == GMAI_SEG_BOTH && gmai_starts_empty(c, i, t));
+                               g.kind == GMAI_SEG_BOTH ? &w->keys : NULL, l->empty && t == 0);
             if (g.kind != GMAI_SEG_QUERIES && !(unseen && t + C >= g.n)) gmai_write_chunk(c, &w->keys, l);
         }
         if (g.kind != GMAI_SEG_QUERIES && !unseen) gmai_levels_end_segment(c, l);
@@ -192,7 +197,7 @@ static void sequence_links(const gmai_call *c, char *work, const gmai_links *k)
         int64_t begin, end;
         gmai_plan_group(s, g, &begin, &end);
         scan(c, &w, s, h, begin, end, 1);
-        if (!gmai_ends_unseen(c, s, end - 1)) gmai_levels_end_group(c, &w.levels);
+        if (!ends_unseen(c, s, end - 1)) gmai_levels_end_group(c, &w.levels);
     }
     if (k->end < s->groups) return;
     gmai_levels_export(c, &w.levels, s - c->seq, h, &c->a->t[GMA_OUT_S], &c->a->t[GMA_OUT_Z]);

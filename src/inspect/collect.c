@@ -6,15 +6,9 @@
 
 #include "inspect/route.h"
 #include "layers/threads.h"
+#include "layers/try.h"
 
 enum { GRAM_TOKENS = 4096 }; /* the Gram matrices cost 2 K^2 a token */
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        const gma_status status_ = (call);                                                                             \
-        if (status_ != GMA_OK)                                                                                         \
-            return status_;                                                                                            \
-    } while (0)
 
 /* What one pass works with. */
 typedef struct pass {

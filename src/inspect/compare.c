@@ -12,15 +12,9 @@
 #include "layers/matmul.h"
 #include "layers/rng.h"
 #include "layers/threads.h"
+#include "layers/try.h"
 
 enum { MOST_TOKENS = 16384 }; /* the products cost 2 heads^2 K^2 a token and layer */
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        const gma_status status_ = (call);                                                                             \
-        if (status_ != GMA_OK)                                                                                         \
-            return status_;                                                                                            \
-    } while (0)
 
 /* Sums over the rows of x (Ka columns) and y (Kb): enough for every correlation. */
 typedef struct sums {

@@ -5,13 +5,7 @@
 #include "inspect/information.h"
 #include "inspect/inspection.h"
 #include "inspect/linalg.h"
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        const gma_status status_ = (call);                                                                             \
-        if (status_ != GMA_OK)                                                                                         \
-            return status_;                                                                                            \
-    } while (0)
+#include "layers/try.h"
 
 static gma_status no_memory(void) { return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory to measure the heads"); }
 

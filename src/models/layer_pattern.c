@@ -81,18 +81,18 @@ static const option *option_of(const char *name, size_t n) {
     return NULL;
 }
 
-static gma_status parse_option(const char *field, const char *item, const char *text, size_t n, gmal_layer *layer) {
+static gma_status parse_option(const char *where, const char *item, const char *text, size_t n, gmal_layer *layer) {
     char all[160] = "", number[32];
     const char *eq = memchr(text, '=', n);
     const option *o = option_of(text, eq ? (size_t)(eq - text) : n);
     if (!o) {
         for (int i = 0; i < GMAL_LAYER_OPTION_COUNT; i++)
             snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", gmal_layer_options[i].name);
-        FAIL("%s: \"%s\": there is no option \"%.*s\"; there are: %s", field, item, (int)strcspn(text, "=:"),
+        FAIL("%s, \"%s\": there is no option \"%.*s\"; there are: %s", where, item, (int)strcspn(text, "=:"),
              text, all);
     }
     if (*gmal_layer_value(layer, o) != -1)
-        FAIL("%s: \"%s\": %s is there twice", field, item, o->name);
+        FAIL("%s, \"%s\": %s is there twice", where, item, o->name);
     char *end = number;
     const size_t m = eq ? n - (size_t)(eq + 1 - text) : 0;
     long long x = 0;
@@ -105,10 +105,10 @@ static gma_status parse_option(const char *field, const char *item, const char *
             end = number;
     }
     if (end == number || x < o->least || x > o->most)
-        FAIL("%s: \"%s\": %s must be a whole number from %lld to %lld", field, item, o->name, (long long)o->least,
+        FAIL("%s, \"%s\": %s must be a whole number from %lld to %lld", where, item, o->name, (long long)o->least,
              (long long)o->most);
     if (x && !gmal_layer_can(layer, o->offset))
-        FAIL("%s: \"%s\": the mixer %s has no %s%s", field, item, gmal_kind_name(layer->mixer), o->name,
+        FAIL("%s, \"%s\": the mixer %s has no %s%s", where, item, gmal_kind_name(layer->mixer), o->name,
              gmal_role_text(layer->role));
     *gmal_layer_value(layer, o) = gmal_layer_can(layer, o->offset) ? x : -1;
     return GMA_OK;
@@ -121,8 +121,8 @@ void gmal_layer_open(gmal_layer *layer, int64_t kind, gmal_role role) {
         *gmal_layer_value(layer, &gmal_layer_options[i]) = -1;
 }
 
-/* text: one item, zero-terminated. */
-static gma_status parse_item(const char *field, const char *item, gmal_role role, gmal_layer *layer, int64_t *repeat) {
+/* where: "layers: item 2", for messages. item: one item, zero-terminated. */
+static gma_status parse_item(const char *where, const char *item, gmal_role role, gmal_layer *layer, int64_t *repeat) {
     char name[64];
     const char *at = item;
     const size_t digits = strspn(at, "0123456789");
@@ -131,22 +131,22 @@ static gma_status parse_item(const char *field, const char *item, gmal_role role
     if (digits && at[digits] == 'x') {
         *repeat = digits < 6 ? strtoll(at, NULL, 10) : 0;
         if (*repeat < 1 || *repeat > MOST_LAYERS)
-            FAIL("%s: \"%s\": the count must be a whole number from 1 to %d", field, item, (int)MOST_LAYERS);
+            FAIL("%s, \"%s\": the count must be a whole number from 1 to %d", where, item, (int)MOST_LAYERS);
         at += digits + 1;
     }
     const size_t n = strcspn(at, ":");
     if (n == 0)
-        FAIL("%s: \"%s\": a mixer is missing", field, item);
+        FAIL("%s, \"%s\": a mixer is missing", where, item);
     snprintf(name, sizeof name, "%.*s", (int)(n < 60 ? n : 60), at);
     if (gma_mixer_kind_from_name(name, &kind) != GMA_OK) {
         char why[300];
         snprintf(why, sizeof why, "%s", gma_last_error());
-        FAIL("%s: \"%s\": %s", field, item, why);
+        FAIL("%s, \"%s\": %s", where, item, why);
     }
     gmal_layer_open(layer, kind, role);
     for (at += n; *at; at += strcspn(at, ":")) {
         at++;
-        const gma_status s = parse_option(field, item, at, strcspn(at, ":"), layer);
+        const gma_status s = parse_option(where, item, at, strcspn(at, ":"), layer);
         if (s != GMA_OK)
             return s;
     }
@@ -159,7 +159,7 @@ gma_status gmal_pattern_parse(const char *pattern, const char *field, gmal_role 
     int number = 0;
     *count = 0;
     for (;;) {
-        char item[GMAL_LAYER_TEXT];
+        char item[GMAL_LAYER_TEXT], where[64];
         const size_t n = strcspn(at, ",");
         gmal_layer layer;
         int64_t repeat;
@@ -167,15 +167,10 @@ gma_status gmal_pattern_parse(const char *pattern, const char *field, gmal_role 
             FAIL("%s: \"%.20s...\": an item is longer than %d characters", field, at, (int)GMAL_LAYER_TEXT - 1);
         memcpy(item, at, n);
         item[n] = 0;
-        const gma_status s = parse_item(field, item, role, &layer, &repeat);
-        number++;
-        if (s != GMA_OK) {
-            const size_t known = strlen(field) + 2;
-            char why[600];
-            snprintf(why, sizeof why, "%s", gma_last_error());
-            return gma_fail(s, "%s: item %d, %s", field, number,
-                            why + (strncmp(why, field, known - 2) == 0 && strlen(why) > known ? known : 0));
-        }
+        snprintf(where, sizeof where, "%s: item %d", field, ++number);
+        const gma_status s = parse_item(where, item, role, &layer, &repeat);
+        if (s != GMA_OK)
+            return s;
         if (*count + repeat > MOST_LAYERS)
             FAIL("%s: the pattern names more than %d layers", field, (int)MOST_LAYERS);
         for (int64_t i = 0; layers && i < repeat; i++)

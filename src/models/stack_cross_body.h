@@ -24,12 +24,9 @@ static gma_status cross_forward(stack *s, int64_t i, const real *params) {
     if (a->scale)
         TRY(logit_scales(s, m, params, a->scale));
     const GMAL_T(gmal_mixer_io) io = cross_io(s, a, m, params);
-    const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved,
-                        a->saved ? s->cross_ops[i].size.saved : 0};
+    const gma_exec x = exec_of(s, a, &s->cross_ops[i]);
     TRY(GMAL_T(gmal_mixer_forward)(s->cross_ops[i].mixer, &io, &x));
-    if (m->gate)
-        GMAL_T(gmal_gate_forward)(a->o, a->p + m->q, m->proj, a->og, s->R, m->out, s->threads);
-    return linear(a->og, params + m->w_out, s->y, s->R, m->out, C, s->threads);
+    return out_forward(s, m, a, params);
 }
 
 /* s->dn, the gradient at that norm, from dy at s->y; s->dmemory += the one at the memory. */
@@ -37,11 +34,7 @@ static gma_status cross_backward(stack *s, int64_t i, const real *params, real *
     const gmal_sub *m = &s->blocks[i].cross;
     const sub_act *a = &s->acts[i].cross;
     const int64_t C = s->l->c.width;
-    real *dog = m->gate ? s->dog : s->d_o;
-    TRY(linear_backward(a->og, params + m->w_out, dy, dog, grads + m->w_out, s->R, m->out, C, s->threads));
-    if (m->gate)
-        GMAL_T(gmal_gate_backward)
-    (a->o, a->p + m->q, m->proj, dog, s->d_o, s->dp + m->q, m->proj, s->R, m->out, s->threads);
+    TRY(out_backward(s, m, a, params, grads, dy));
     const GMAL_T(gmal_mixer_io) io = cross_io(s, a, m, params);
     GMAL_T(gmal_mixer_io) grad = {0};
     grad.q = s->dp;
@@ -50,7 +43,7 @@ static gma_status cross_backward(stack *s, int64_t i, const real *params, real *
     grad.v = s->dkv + m->k;
     grad.ldk = m->kv;
     grad_params(s, &grad, m);
-    const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, s->cross_ops[i].size.saved};
+    const gma_exec x = exec_of(s, a, &s->cross_ops[i]);
     TRY(GMAL_T(gmal_mixer_backward)(s->cross_ops[i].mixer, &io, &grad, &x));
     add_param_grads(s, a, m, &grad, grads);
     TRY(GMAL_T(gmal_matmul)(0, 0, s->M, C, m->kv, 1, s->dkv, m->kv, params + m->w_kv, C, 1, s->dmemory, C, s->threads));

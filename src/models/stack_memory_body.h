@@ -7,13 +7,7 @@
 #include "layers/rng.h"
 
 #include "layers/real.h"
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        const gma_status status_ = (call);                                                                             \
-        if (status_ != GMA_OK)                                                                                         \
-            return status_;                                                                                            \
-    } while (0)
+#include "layers/try.h"
 
 typedef gmal_real real;
 

@@ -159,6 +159,29 @@ static gma_status mix_backward(stack *s, int64_t i, real *grads, const GMAL_T(gm
     return GMA_OK;
 }
 
+static gma_exec exec_of(const stack *s, const sub_act *a, const mixing *op) {
+    return (gma_exec){sizeof(gma_exec), s->threads, 0, s->scratch, s->scratch_bytes, a->saved,
+                      a->saved ? op->size.saved : 0};
+}
+
+/* s->y from a->o: gate, whose rows lie behind q, k and v, and out-projection. */
+static gma_status out_forward(stack *s, const gmal_sub *m, const sub_act *a, const real *params) {
+    if (m->gate)
+        GMAL_T(gmal_gate_forward)(a->o, a->p + m->qkv, m->proj, a->og, s->R, m->out, s->threads);
+    return linear(a->og, params + m->w_out, s->y, s->R, m->out, s->l->c.width, s->threads);
+}
+
+/* s->d_o, and the gate's part of s->dp, from dy at s->y. */
+static gma_status out_backward(stack *s, const gmal_sub *m, const sub_act *a, const real *params, real *grads,
+                               const real *dy) {
+    real *dog = m->gate ? s->dog : s->d_o;
+    TRY(linear_backward(a->og, params + m->w_out, dy, dog, grads + m->w_out, s->R, m->out, s->l->c.width, s->threads));
+    if (m->gate)
+        GMAL_T(gmal_gate_backward)
+    (a->o, a->p + m->qkv, m->proj, dog, s->d_o, s->dp + m->qkv, m->proj, s->R, m->out, s->threads);
+    return GMA_OK;
+}
+
 /* s->y from the norm of the block's input. */
 static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
     const gmal_sub *m = &s->blocks[i].mixer;
@@ -176,12 +199,9 @@ static gma_status mixer_forward(stack *s, int64_t i, const real *params) {
     if (a->scale)
         TRY(logit_scales(s, m, params, a->scale));
     const GMAL_T(gmal_mixer_io) io = mixer_io(s, &s->acts[i], m, params);
-    const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved,
-                        a->saved ? s->ops[i].size.saved : 0};
+    const gma_exec x = exec_of(s, a, &s->ops[i]);
     TRY(m->rank ? scan_forward(s, i, params, &x) : mix_forward(s, i, &io, &x));
-    if (m->gate)
-        GMAL_T(gmal_gate_forward)(a->o, a->p + m->qkv, m->proj, a->og, s->R, m->out, s->threads);
-    return linear(a->og, params + m->w_out, s->y, s->R, m->out, s->l->c.width, s->threads);
+    return out_forward(s, m, a, params);
 }
 
 /* s->dn, the gradient at that norm, from dy at s->y. */
@@ -189,14 +209,10 @@ static gma_status mixer_backward(stack *s, int64_t i, const real *params, real *
     const gmal_sub *m = &s->blocks[i].mixer;
     const sub_act *a = &s->acts[i].mixer;
     const int64_t C = s->l->c.width;
-    real *dog = m->gate ? s->dog : s->d_o;
-    TRY(linear_backward(a->og, params + m->w_out, dy, dog, grads + m->w_out, s->R, m->out, C, s->threads));
-    if (m->gate)
-        GMAL_T(gmal_gate_backward)
-    (a->o, a->p + m->qkv, m->proj, dog, s->d_o, s->dp + m->qkv, m->proj, s->R, m->out, s->threads);
+    TRY(out_backward(s, m, a, params, grads, dy));
     const GMAL_T(gmal_mixer_io) io = mixer_io(s, &s->acts[i], m, params);
     GMAL_T(gmal_mixer_io) grad = mixer_grad(s, m);
-    const gma_exec x = {sizeof x, s->threads, 0, s->scratch, s->scratch_bytes, a->saved, s->ops[i].size.saved};
+    const gma_exec x = exec_of(s, a, &s->ops[i]);
     TRY(m->rank ? scan_backward(s, i, params, grads, &grad, &x)
                 : mix_backward(s, i, grads, &io, &grad, &x));
     add_param_grads(s, a, m, &grad, grads);

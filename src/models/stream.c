@@ -7,15 +7,9 @@
 #include "layers/layers.h"
 #include "layers/mixer_layer.h"
 #include "layers/threads.h"
+#include "layers/try.h"
 #include "models/model.h"
 #include "models/stream_cross.h"
-
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        const gma_status status_ = (call);                                                                             \
-        if (status_ != GMA_OK)                                                                                         \
-            return status_;                                                                                            \
-    } while (0)
 
 struct gma_lm_stream {
     const gma_lm *lm;

@@ -7,13 +7,8 @@
 #include "layers/kernels.h"
 #include "layers/layers.h"
 #include "layers/mixer_layer.h"
+#include "layers/try.h"
 #include "models/seq2seq.h"
-
-#define TRY(call)                              \
-    do {                                       \
-        const gma_status status_ = (call);     \
-        if (status_ != GMA_OK) return status_; \
-    } while (0)
 
 typedef struct layer {
     gma_mixer *mixer; /* one query, `context` keys, of which the source's are not masked */

@@ -5,13 +5,8 @@
 #include <string.h>
 
 #include "layers/rng.h"
+#include "layers/try.h"
 #include "models/net.h"
-
-#define TRY(call)                              \
-    do {                                       \
-        const gma_status status_ = (call);     \
-        if (status_ != GMA_OK) return status_; \
-    } while (0)
 
 enum { PASSES = 2, ROUNDS = 10, MAX_POINTS = 4096 };
 

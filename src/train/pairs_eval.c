@@ -5,13 +5,8 @@
 #include <string.h>
 
 #include "layers/rng.h"
+#include "layers/try.h"
 #include "train/evaluate.h"
-
-#define TRY(call)                              \
-    do {                                       \
-        const gma_status status_ = (call);     \
-        if (status_ != GMA_OK) return status_; \
-    } while (0)
 
 gma_status gmal_pair_batch_create(int64_t room, int64_t context, gmal_pair_batch *b) {
     const size_t n = (size_t)(room * context), m = (size_t)(room * (context + 1));

@@ -4,13 +4,8 @@
 #include <string.h>
 
 #include "layers/rng.h"
+#include "layers/try.h"
 #include "train/pairs_eval.h"
-
-#define TRY(call)                              \
-    do {                                       \
-        const gma_status status_ = (call);     \
-        if (status_ != GMA_OK) return status_; \
-    } while (0)
 
 enum { VALIDATED = 256 }; /* pairs of a validation, unless eval_windows says */
 

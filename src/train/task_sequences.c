@@ -4,14 +4,9 @@
 #include <string.h>
 
 #include "layers/rng.h"
+#include "layers/try.h"
 #include "train/evaluate.h"
 #include "train/sequence_eval.h"
-
-#define TRY(call)                              \
-    do {                                       \
-        const gma_status status_ = (call);     \
-        if (status_ != GMA_OK) return status_; \
-    } while (0)
 
 typedef struct sequences {
     gmal_sequence_set data, val_data;

@@ -4,15 +4,10 @@
 
 #include "data/token_file.h"
 #include "layers/rng.h"
+#include "layers/try.h"
 #include "models/net.h"
 #include "train/evaluate.h"
 #include "train/task.h"
-
-#define TRY(call)                              \
-    do {                                       \
-        const gma_status status_ = (call);     \
-        if (status_ != GMA_OK) return status_; \
-    } while (0)
 
 typedef struct stream {
     gmal_tokens data, val_data;

@@ -11,17 +11,12 @@
 #include "layers/pages.h"
 #include "layers/rng.h"
 #include "layers/threads.h"
+#include "layers/try.h"
 #include "train/evaluate.h"
 #include "train/look.h"
 #include "train/mixture.h"
 #include "train/run_folder.h"
 #include "train/task.h"
-
-#define TRY(call)                              \
-    do {                                       \
-        const gma_status status_ = (call);     \
-        if (status_ != GMA_OK) return status_; \
-    } while (0)
 
 typedef struct trainer {
     gma_settings *s;
