@@ -16,8 +16,9 @@ typedef struct bench_shape {
     int causal, bf16, decay, scale, threads;
     int store_scores; /* softmax as "mha" */
     int decoded; /* a forward whose tokens may also be decoded one by one */
-    int64_t batch, heads, kv_heads, dim, components;
+    int64_t batch, heads, kv_heads, routing_dim, dim, components;
     int64_t length; /* tokens of a call; of decode the position it starts from */
+    int64_t packed; /* sequences in the row of `length` tokens; 0: not packed */
 } bench_shape;
 
 enum { BENCH_MAX_ARGS = 48 };
@@ -100,7 +101,7 @@ void bench_csv(FILE *out, const bench_table *table, const void *rows, int count)
 typedef struct bench_row {
     const char *mixer, *pass, *dtype, *isa, *version;
     int64_t causal, decay, scale, threads, repeat, cold;
-    int64_t batch, heads, kv_heads, length, dim, components;
+    int64_t batch, heads, kv_heads, length, packed, routing_dim, dim, components;
     bench_samples warm, cold_samples;
     gma_gemm_speed peak;
     double gflops, efficiency, floor_ms, cold_floor_ms;

@@ -62,8 +62,9 @@ static float value_of(int32_t slot, const bench_shape *s, uint64_t *seed) {
 static int64_t extent_of(char letter, const bench_shape *s) {
     switch (letter) {
     case 'B':
-    case 'S':
         return s->batch;
+    case 'S':
+        return s->packed > 0 ? s->packed : s->batch;
     case 'h':
         return s->heads;
     case 'H':
@@ -78,8 +79,11 @@ static int64_t extent_of(char letter, const bench_shape *s) {
     case 'E':
         return s->heads * s->dim;
     case 'R':
+        return s->routing_dim;
     case 'D':
         return s->dim;
+    case '+':
+        return s->packed + 1;
     default:
         return -1;
     }
@@ -122,7 +126,9 @@ static gma_status make(const gma_slot_info *info, const bench_shape *s, uint64_t
             return gma_fail(GMA_ERR_OUT_OF_MEMORY, "%s would have more than 2^40 elements", gma_slot_name(info->slot));
         }
     }
-    const gma_dtype dtype = s->bf16 && (info->dtypes & 1u << GMA_BF16) != 0 ? GMA_BF16 : GMA_F32;
+    const gma_dtype dtype = info->slot == GMA_CU_SEQLENS                           ? GMA_I64
+                            : s->bf16 && (info->dtypes & 1u << GMA_BF16) != 0 ? GMA_BF16
+                                                                              : GMA_F32;
     void *data;
     const gma_status status = bench_allocate((size_t)count * gma_dtype_size(dtype), &data);
     if (status != GMA_OK) {
@@ -130,7 +136,9 @@ static gma_status make(const gma_slot_info *info, const bench_shape *s, uint64_t
     }
     for (int64_t i = 0; i < count && fill; i++) {
         const float x = value_of(info->slot, s, &seed);
-        if (dtype == GMA_BF16) {
+        if (dtype == GMA_I64) { /* cu_seqlens: lengths as equal as they can be */
+            ((int64_t *)data)[i] = s->length * i / s->packed;
+        } else if (dtype == GMA_BF16) {
             ((uint16_t *)data)[i] = gma_f32_to_bf16(x);
         } else {
             ((float *)data)[i] = x;
@@ -149,6 +157,8 @@ static int wanted(const gma_slot_info *info, const bench_shape *s) {
         return s->decay;
     case GMA_LOGIT_SCALE:
         return s->scale;
+    case GMA_CU_SEQLENS:
+        return s->packed > 0;
     case GMA_STATE_S:
     case GMA_STATE_Z:
     case GMA_STATE_H:
@@ -289,10 +299,12 @@ gma_status bench_case_open(bench_case *c, const bench_shape *shape) {
     d.heads = shape->heads;
     d.kv_heads = shape->kv_heads;
     d.q_len = d.k_len = shape->pass == BENCH_DECODE ? 1 : shape->length;
-    d.routing_dim = d.value_dim = shape->dim;
+    d.routing_dim = shape->routing_dim;
+    d.value_dim = shape->dim;
+    d.segments = shape->packed > 0 ? shape->packed : -1;
     d.components = counts_components(shape->kind) ? shape->components : 0; /* linear: 0 stands for R */
     if (d.components == 0) {
-        c->shape.components = shape->dim;
+        c->shape.components = shape->routing_dim;
     }
     if (bench_has_slot(shape->kind, GMA_SSM_A)) {
         d.components = c->shape.components = MAMBA_STATES;
@@ -360,15 +372,17 @@ static double scan_flops(const bench_shape *s) {
 
 /* linformer: k' and v' (2PR + 2PD a key), logits and o (as much a query); backward the same twice more, and logits again. */
 static double projection_flops(const bench_shape *s) {
-    const double tokens = (double)s->batch * (double)s->length, pd = (double)s->components * (double)s->dim;
-    const int backward = s->pass == BENCH_FORWARD_BACKWARD;
-    return tokens * ((double)s->kv_heads * (backward ? 12 : 4) * pd + (double)s->heads * (backward ? 14 : 4) * pd);
+    const double tokens = (double)s->batch * (double)s->length, p = (double)s->components;
+    const double pr = p * (double)s->routing_dim, pd = p * (double)s->dim, each = s->pass == BENCH_FORWARD_BACKWARD ? 6 : 2;
+    const double again = s->pass == BENCH_FORWARD_BACKWARD ? 2 * pr : 0;
+    return tokens * ((double)s->kv_heads * each * (pr + pd) + (double)s->heads * (each * (pr + pd) + again));
 }
 
 /* Useful work of a token, K components, widths R and D; half of the logits belongs to the query, half to the key.
  *   forward    query 4KR + 2KD    key 4KR + 2KD     logits: 2 FMA a term; reading S, writing S
  *   backward   query 12KR + 4KD   key 12KR + 6KD    logits again, dx, parameters; five products with the state
- * softmax    for each pair of a query and a key it sees 2R + 2D; backward 6R + 4D: the scores again, and four products
+ * softmax    for each pair of a query and a key it sees 2R + 2D; backward 6R + 4D: the scores again, and four products;
+ *            packed: as if all sequences were of the mean length
  * performer: one product where GMA has two (2KR), in backward that and dx; linear: K = R and no product.
  * What a chunk needs within itself, exp, and packing are not counted: they are how, not what. */
 double bench_useful_flops(const bench_shape *s) {
@@ -379,13 +393,14 @@ double bench_useful_flops(const bench_shape *s) {
         return projection_flops(s);
     }
     if (s->kind == GMA_MIXER_SOFTMAX) {
-        const double n = (double)s->length, r = (double)s->dim;
+        const double rows = (double)(s->packed > 0 ? s->packed : s->batch), n = (double)(s->batch * s->length) / rows;
+        const double r = (double)s->routing_dim, d = (double)s->dim;
         const double pairs = s->pass == BENCH_DECODE ? n : s->causal ? n * (n + 1) / 2 : n * n;
-        return (double)s->batch * (double)s->heads * pairs * (s->pass == BENCH_FORWARD_BACKWARD ? 14 * r : 4 * r);
+        return rows * (double)s->heads * pairs * (s->pass == BENCH_FORWARD_BACKWARD ? 8 * r + 6 * d : 2 * r + 2 * d);
     }
     const int mixture = bench_has_slot(s->kind, GMA_MU), products = bench_has_slot(s->kind, GMA_FEATURES);
-    const double features = (double)(counts_components(s->kind) ? s->components : s->dim);
-    const double kd = features * (double)s->dim, kr = kd;
+    const double features = (double)(counts_components(s->kind) ? s->components : s->routing_dim);
+    const double kd = features * (double)s->dim, kr = features * (double)s->routing_dim;
     const double phi = mixture ? 4 * kr : products ? 2 * kr : 0, phi_backward = mixture ? 12 * kr : 2 * phi;
     double query = phi + 2 * kd, key = phi + 2 * kd;
     if (s->pass == BENCH_FORWARD_BACKWARD) {

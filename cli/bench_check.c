@@ -127,6 +127,7 @@ gma_status bench_check(const bench_shape *shape) {
     s.kv_heads = s.kv_heads < 2 ? s.kv_heads : 2;
     s.heads = s.kv_heads * group;
     s.length = TOKENS;
+    s.packed = s.packed < 3 ? s.packed : 3;
     if (shape->pass == BENCH_DECODE) {
         s.pass = BENCH_FORWARD; /* the tensors of a whole sequence */
         s.decoded = 1;

@@ -1,6 +1,7 @@
 /* gma bench op - how fast one mixer runs here. */
 #include "cli/bench.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,7 @@ static const double step_seconds = 0.002; /* a sample of decoding holds as many 
 typedef struct bench_options {
     const char *mixer, *isa, *lengths;
     int pass, causal, bf16, format, decay, scale, cold;
-    int64_t batch, heads, kv_heads, dim, components, threads, repeat, scrub_mib;
+    int64_t batch, heads, kv_heads, packed, routing_dim, dim, components, threads, repeat, scrub_mib;
 } bench_options;
 
 /* ---- Samples ------------------------------------------------------------------------------------------------ */
@@ -103,16 +104,16 @@ static gma_status measure_warm_and_cold(workload *w, const bench_options *o, ben
  * stored sums, K (D + 1) values that are read and as many that are read and written. */
 static gma_status measure_floor(bench_case *c, const bench_options *o, bench_row *row) {
     const bench_shape *s = &c->shape;
-    const size_t k = (size_t)s->components, d = (size_t)s->dim, h = (size_t)s->kv_heads;
+    const size_t k = (size_t)s->components, r = (size_t)s->routing_dim, d = (size_t)s->dim, h = (size_t)s->kv_heads;
     const size_t sums = (size_t)s->batch * h * k * (d + 1);
     const size_t cached = s->kind == GMA_MIXER_SOFTMAX ? (size_t)s->length : 0; /* keys and values so far */
-    workload w = {.c = c, .floor = 1, .reads = h * k * (2 * d + 1) + sums, .updates = sums};
+    workload w = {.c = c, .floor = 1, .reads = h * k * (2 * r + 1) + sums, .updates = sums};
     if (s->kind == GMA_MIXER_MAMBA) { /* A, D, delta_bias; h in and out */
         w.updates = (size_t)s->batch * (size_t)s->heads * d * k;
         w.reads = (size_t)s->heads * d * (k + 2);
     } else if (cached > 0) {
-        w.reads = (size_t)s->batch * h * cached * 2 * d;
-        w.updates = (size_t)s->batch * h * 2 * d;
+        w.reads = (size_t)s->batch * h * cached * (r + d);
+        w.updates = (size_t)s->batch * h * (r + d);
     }
     void *read = NULL, *update = NULL;
     bench_samples warm = {0}, cold = {0};
@@ -149,6 +150,7 @@ static gma_status measure(const bench_options *o, const bench_shape *shape, benc
     if (status == GMA_OK) { /* what the mixer made of the options: one without components has none, .. */
         row->causal = used.causal;
         row->kv_heads = used.kv_heads;
+        row->routing_dim = used.routing_dim;
         row->components = used.components;
         row->isa = gma_isa_name((gma_isa)used.isa);
         row->gflops = 1e-6 * bench_useful_flops(shape) / row->warm.median;
@@ -180,6 +182,8 @@ static void describe(const bench_options *o, const bench_shape *s, int threads, 
     row->batch = s->batch;
     row->heads = s->heads;
     row->length = s->length;
+    row->packed = s->packed;
+    row->routing_dim = s->routing_dim;
     row->dim = s->dim;
 }
 
@@ -238,6 +242,9 @@ static int check_options(const gma_cli_spec *spec, const bench_options *o) {
     if (o->heads % (o->kv_heads > 0 ? o->kv_heads : o->heads) != 0) {
         return gma_cli_misuse(spec, "--kv-heads must divide --heads");
     }
+    if (o->packed > 0 && (o->batch > 1 || o->pass == BENCH_DECODE)) {
+        return gma_cli_misuse(spec, "--packed is for one row of tokens: neither --batch nor --pass decode go with it");
+    }
     if (o->decay && o->pass != BENCH_DECODE && !o->causal) {
         return gma_cli_misuse(spec, "--decay needs --causal");
     }
@@ -266,8 +273,12 @@ int gma_bench_op(int argc, char **argv) {
          .help = "query heads"},
         {.name = "kv-heads", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 65536, .value = &o.kv_heads,
          .help = "key and value heads; 0 = as many as query heads"},
+        {.name = "packed", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 16777216, .value = &o.packed,
+         .help = "so many sequences of equal length share the tokens (cu_seqlens); 0 = not packed"},
         {.name = "dim", .type = GMA_CLI_INT, .hint = "N", .def = "64", .min = 1, .max = 65536, .value = &o.dim,
-         .help = "width of a head, of routing and of values"},
+         .help = "width D of values, and of routing"},
+        {.name = "routing-dim", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 65536,
+         .value = &o.routing_dim, .help = "width R of queries and keys; 0 = dim"},
         {.name = "components", .type = GMA_CLI_INT, .hint = "N", .def = "128", .min = 1, .max = 65536,
          .value = &o.components, .help = "Gaussians a head; performer: features; linformer: rows"},
         GMA_CLI_GROUP("How"),
@@ -291,8 +302,8 @@ int gma_bench_op(int argc, char **argv) {
         .notes =
             "A small case is first compared with the definition in double; if it differs, nothing is timed.\n"
             "median_ms, min_ms and gflops are warm: the same buffers again and again. cold_*: the caches of all threads\n"
-            "were filled with other data before each call. GFLOP/s counts useful work a token, K = components, R = D =\n"
-            "dim: forward 8KR + 4KD, backward 24KR + 10KD more (with grouped heads the keys' part once a key head);\n"
+            "were filled with other data before each call. GFLOP/s counts useful work a token, K = components:\n"
+            "forward 8KR + 4KD, backward 24KR + 10KD more (with grouped heads the keys' part once a key head);\n"
             "softmax and mha: for each query and key it sees, forward 2R + 2D, backward 6R + 4D more.\n"
             "peak_gflops is the best large f32 product by oneDNN in this run, with the same threads and held to the same\n"
             "tier (SSE4.1 for scalar). workspace_bytes: scratch, what is saved for backward, and the state of decode.\n"
@@ -318,6 +329,12 @@ int gma_bench_op(int argc, char **argv) {
                               "FIRST..LAST+STEP, joined by commas, not \"%s\"",
                               BENCH_MAX_LENGTHS, o.lengths);
     }
+    for (int i = 0; i < count && code < 0; i++) {
+        if (o.packed > lengths[i]) {
+            code = gma_cli_misuse(&spec, "--packed %" PRId64 " sequences need as many tokens; --length has %" PRId64, o.packed,
+                                  lengths[i]);
+        }
+    }
     if (code < 0) {
         forget_options(&o, &shape);
         code = check_options(&spec, &o);
@@ -336,6 +353,8 @@ int gma_bench_op(int argc, char **argv) {
         shape.heads = o.heads;
         shape.kv_heads = o.kv_heads > 0 ? o.kv_heads : o.heads;
         shape.dim = o.dim;
+        shape.packed = o.packed;
+        shape.routing_dim = o.routing_dim > 0 ? o.routing_dim : o.dim;
         shape.components = o.components;
         code = run(&o, &shape, lengths, count) == GMA_OK ? 0 : gma_cli_fail(&spec);
     }

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <stddef.h>
 
-typedef enum field_when { ALWAYS, WHEN_COLD, WHEN_DECODE, WHEN_COLD_DECODE, WHEN_COMPONENTS } field_when;
+typedef enum field_when { ALWAYS, WHEN_COLD, WHEN_DECODE, WHEN_COLD_DECODE, WHEN_COMPONENTS, WHEN_PACKED } field_when;
 
 #define AT(member) offsetof(bench_row, member)
 
@@ -16,6 +16,8 @@ static const bench_field fields[] = {
     {"heads", BENCH_WHOLE, AT(heads), ALWAYS},
     {"kv_heads", BENCH_WHOLE, AT(kv_heads), ALWAYS},
     {"length", BENCH_WHOLE, AT(length), ALWAYS},
+    {"packed", BENCH_WHOLE, AT(packed), WHEN_PACKED},
+    {"routing_dim", BENCH_WHOLE, AT(routing_dim), ALWAYS},
     {"dim", BENCH_WHOLE, AT(dim), ALWAYS},
     {"components", BENCH_WHOLE, AT(components), WHEN_COMPONENTS},
     {"dtype", BENCH_TEXT, AT(dtype), ALWAYS},
@@ -50,6 +52,9 @@ static int is_there(int when, const void *at) {
     if (when == WHEN_COMPONENTS) {
         return row->components > 0;
     }
+    if (when == WHEN_PACKED) {
+        return row->packed > 0;
+    }
     return (when == WHEN_DECODE || row->cold) && (when == WHEN_COLD || row->state_bytes > 0);
 }
 
@@ -66,13 +71,21 @@ static void print_size(FILE *out, int64_t bytes) {
 void bench_print_table(FILE *out, const bench_row *rows, int count) {
     const bench_row *r = &rows[0];
     const int decode = r->state_bytes > 0;
-    char components[48] = "";
+    char components[48] = "", widths[64], packed[48] = "";
     if (r->components > 0) {
         snprintf(components, sizeof components, ", %" PRId64 " components", r->components);
     }
-    fprintf(out, "%s %s%s%s%s, %s, batch %" PRId64 ", %" PRId64 " heads (%" PRId64 " for keys), width %" PRId64 "%s\ntier %s, %" PRId64 " threads, version %s\n",
+    if (r->packed > 0) {
+        snprintf(packed, sizeof packed, ", %" PRId64 " packed sequences", r->packed);
+    }
+    if (r->routing_dim == r->dim) {
+        snprintf(widths, sizeof widths, "width %" PRId64, r->dim);
+    } else {
+        snprintf(widths, sizeof widths, "width %" PRId64 ", of routing %" PRId64, r->dim, r->routing_dim);
+    }
+    fprintf(out, "%s %s%s%s%s, %s, batch %" PRId64 "%s, %" PRId64 " heads (%" PRId64 " for keys), %s%s\ntier %s, %" PRId64 " threads, version %s\n",
             r->mixer, r->pass, r->causal ? " causal" : "", r->decay ? " decay" : "", r->scale ? " scale" : "", r->dtype,
-            r->batch, r->heads, r->kv_heads, r->dim, components, r->isa, r->threads, r->version);
+            r->batch, packed, r->heads, r->kv_heads, widths, components, r->isa, r->threads, r->version);
     fprintf(out, "product of two f32 matrices of %" PRId64 " rows by %s (%s): %.1f GFLOP/s\n", r->peak.size, r->peak.by,
             r->peak.isa, r->peak.gflops);
     fprintf(out, "median of %" PRId64 " calls%s; warm: the same buffers again", r->repeat,

@@ -131,6 +131,36 @@ static void test_backward(void **state) {
     json_decref(rows);
 }
 
+/* Widths that differ, and sequences packed into one row: compared with the definition before they are timed. */
+static void test_widths_and_packed(void **state) {
+    (void)state;
+    BENCH("--pass", "fwdbwd", "--causal", "--routing-dim", "12", "--packed", "7", "--length", "65", "--no-cold", "--format",
+          "json");
+    json_t *rows = parsed();
+    const json_t *row = json_array_get(rows, 0);
+    assert_row(row, "fwdbwd", 65);
+    assert_int_equal(whole(row, "packed"), 7);
+    assert_int_equal(whole(row, "routing_dim"), 12);
+    assert_rate(row, 65.0 * 4 * ((8 + 24) * 5 * 12 + (4 + 10) * 5 * 8));
+    json_decref(rows);
+    BENCH("--mixer", "softmax", "--packed", "5", "--routing-dim", "6", "--length", "60", "--no-cold", "--format", "json");
+    rows = parsed();
+    assert_rate(json_array_get(rows, 0), 5.0 * 4 * (12 * 12) * (2 * 6 + 2 * 8));
+    json_decref(rows);
+    BENCH("--length", "20", "--no-cold", "--format", "json");
+    rows = parsed();
+    assert_true(json_is_null(json_object_get(json_array_get(rows, 0), "packed")));
+    json_decref(rows);
+    CLI("bench", "op", "--packed", "5", "--length", "64,4");
+    assert_int_equal(cli.code, 2);
+    assert_non_null(strstr(cli.err, "--packed 5 sequences need as many tokens; --length has 4"));
+    CLI("bench", "op", "--packed", "5", "--batch", "2");
+    assert_int_equal(cli.code, 2);
+    CLI("bench", "op", "--mixer", "linformer", "--packed", "2", "--length", "64");
+    assert_int_equal(cli.code, 1);
+    assert_non_null(strstr(cli.err, "linformer"));
+}
+
 static void test_decode(void **state) {
     (void)state;
     BENCH("--pass", "decode", "--batch", "2", "--length", "100,1000000", "--decay", "--format", "json");
@@ -200,7 +230,7 @@ static void test_csv(void **state) {
     assert_int_equal(cli_lines(cli.out), 3);
     assert_int_equal(strncmp(cli.out, "mixer,pass,causal,", 18), 0);
     const char *second = strchr(cli.out, '\n') + 1, *third = strchr(second, '\n') + 1;
-    assert_int_equal(strncmp(second, "gma,fwd,0,1,4,4,8,8,5,f32,", 26), 0);
+    assert_int_equal(strncmp(second, "gma,fwd,0,1,4,4,8,,8,8,5,f32,", 29), 0);
     assert_int_equal(fields(second), fields(cli.out));
     assert_int_equal(fields(third), fields(cli.out));
 }
@@ -362,7 +392,7 @@ static void test_every_mixer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forward), cmocka_unit_test(test_backward), cmocka_unit_test(test_decode), cmocka_unit_test(test_softmax),
+        cmocka_unit_test(test_forward), cmocka_unit_test(test_backward), cmocka_unit_test(test_widths_and_packed), cmocka_unit_test(test_decode), cmocka_unit_test(test_softmax),
         cmocka_unit_test(test_bf16),    cmocka_unit_test(test_csv),      cmocka_unit_test(test_table),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_help),     cmocka_unit_test(test_memory_pass),
         cmocka_unit_test(test_peak_refuses), cmocka_unit_test(test_every_mixer),
