@@ -368,5 +368,5 @@ int main(void) {
         cmocka_unit_test(test_peak_refuses), cmocka_unit_test(test_every_mixer),
         cmocka_unit_test(test_unused_options),
     };
-    return cmocka_run_group_tests(tests, make_cli_folder, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

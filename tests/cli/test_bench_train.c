@@ -183,5 +183,5 @@ int main(void) {
         cmocka_unit_test(test_json),    cmocka_unit_test(test_recompute), cmocka_unit_test(test_table_and_csv),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_steps),
     };
-    return cmocka_run_group_tests(tests, make_cli_folder, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

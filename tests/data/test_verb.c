@@ -5,23 +5,10 @@
 #include <sys/resource.h>
 
 static int make_text(void **state) {
-    if (make_cli_folder(state)) return 1;
-    FILE *f = fopen(in_cli_folder("text"), "wb");
+    if (make_folder(state)) return 1;
+    FILE *f = fopen(in_folder("text"), "wb");
     for (int i = 0; i < 3000; i++) fprintf(f, "the cat %d sat on the mat\n", i * i % 97);
     return fclose(f);
-}
-
-static void put(const char *name, const char *text) {
-    FILE *f = fopen(in_cli_folder(name), "wb");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
-
-static void assert_same(const char *a, const char *b) {
-    char command[700];
-    snprintf(command, sizeof command, "cmp '%s' '%s'", in_cli_folder(a), in_cli_folder(b));
-    assert_int_equal(system(command), 0);
 }
 
 static void test_help(void **state) {
@@ -57,13 +44,13 @@ static void test_text(void **state) {
     assert_prints("\"tokens\": 24000");
     CLI("data", "encode", "text", "again.tokens", "--vocab", "words.tokens");
     assert_success();
-    assert_same("words.tokens", "again.tokens");
+    assert_same_file("words.tokens", "again.tokens");
     CLI("data", "info", "words.tokens", "--json");
     assert_success();
     assert_prints("\"layout\": \"stream\"");
     CLI("data", "decode", "bytes.tokens", "bytes.text");
     assert_success();
-    assert_same("text", "bytes.text");
+    assert_same_file("text", "bytes.text");
     CLI("data", "learn", "text", "--out", "vocab", "--tokenizer", "words", "--vocab-size", "10");
     assert_success();
     assert_prints("words, vocabulary 10");
@@ -89,11 +76,11 @@ static void test_text(void **state) {
     CLI("data", "decode", "text", "x");
     assert_complaint(1, "text: is not a token file");
     char command[600];
-    snprintf(command, sizeof command, "head -c 10000 '%s' > '%s'", in_cli_folder("bytes.tokens"), in_cli_folder("damaged"));
+    snprintf(command, sizeof command, "head -c 10000 '%s' > '%s'", in_folder("bytes.tokens"), in_folder("damaged"));
     assert_int_equal(system(command), 0);
     CLI("data", "info", "damaged");
     assert_complaint(1, "damaged: ");
-    assert_int_not_equal(access(in_cli_folder("x"), F_OK), 0);
+    assert_int_not_equal(access(in_folder("x"), F_OK), 0);
 }
 
 static void test_bpe(void **state) {
@@ -109,13 +96,13 @@ static void test_bpe(void **state) {
     assert_success();
     CLI("data", "encode", "text", "bpe2.tokens", "--tokenizer", "bpe", "--vocab-size", "280");
     assert_success();
-    assert_same("bpe.tokens", "bpe2.tokens");
+    assert_same_file("bpe.tokens", "bpe2.tokens");
     CLI("data", "decode", "bpe.tokens", "bpe.text");
     assert_success();
-    assert_same("text", "bpe.text");
+    assert_same_file("text", "bpe.text");
     CLI("data", "learn", "text", "--out", "bpe9", "--vocab-size", "9000");
     assert_complaint(1, "not of 9000");
-    assert_int_not_equal(access(in_cli_folder("bpe9"), F_OK), 0);
+    assert_int_not_equal(access(in_folder("bpe9"), F_OK), 0);
 }
 
 static void test_sets(void **state) {
@@ -128,17 +115,17 @@ static void test_sets(void **state) {
     assert_success();
     assert_prints("sequences     3, the longest");
     assert_prints("classes       10");
-    put("bad.tsv", "Source\tTarget\r\n( ( ( [MAX 1 ) 2 ) ] )\t2\r\n( ( ( [MAX 1 ) 2 ) ] )\t3\r\n");
+    put_text("bad.tsv", "Source\tTarget\r\n( ( ( [MAX 1 ) 2 ) ] )\t2\r\n( ( ( [MAX 1 ) 2 ) ] )\t3\r\n");
     CLI("data", "listops", "--from", "bad.tsv", "x");
     assert_complaint(1, "bad.tsv: line 3: its label is 3, its value 2");
     CLI("data", "listops", "--from", "bad.tsv", "x", "--train", "4");
     assert_complaint(2, "--from generates nothing");
-    put("train.tsv", "0\ta\tbad\n1\tb\tgood\n0\tc\tbad\n1\td\tgood\n");
-    put("test.tsv", "1\te\tgood\n7\tf\tbad\n");
+    put_text("train.tsv", "0\ta\tbad\n1\tb\tgood\n0\tc\tbad\n1\td\tgood\n");
+    put_text("test.tsv", "1\te\tgood\n7\tf\tbad\n");
     CLI("data", "imdb", ".", "im", "--held-out", "0.5");
     assert_complaint(1, "./test.tsv: line 2: label \"7\"");
-    assert_int_not_equal(access(in_cli_folder("im"), F_OK), 0);
-    put("test.tsv", "1\te\tgood\n");
+    assert_int_not_equal(access(in_folder("im"), F_OK), 0);
+    put_text("test.tsv", "1\te\tgood\n");
     CLI("data", "imdb", ".", "im", "--held-out", "0.5");
     assert_success();
     CLI("data", "info", "im/val.tokens");
@@ -151,7 +138,7 @@ static void test_sets(void **state) {
     assert_complaint(1, "stand for no text");
     CLI("data", "mqar", "x", "--length", "13");
     assert_complaint(1, "length must be even");
-    assert_int_not_equal(access(in_cli_folder("x"), F_OK), 0);
+    assert_int_not_equal(access(in_folder("x"), F_OK), 0);
 }
 
 /* A disk that is full leaves the old file, and nothing else. */
@@ -159,15 +146,15 @@ static void small_files(void) { setrlimit(RLIMIT_FSIZE, &(struct rlimit){20000, 
 
 static void test_full_disk(void **state) {
     (void)state;
-    put("old", "old");
-    const int before = cli_entries();
+    put_text("old", "old");
+    const int before = entries_in(test_folder);
     cli_prepare = small_files;
     CLI("data", "encode", "text", "old");
     cli_prepare = NULL;
     assert_complaint(1, "old: cannot write");
-    assert_int_equal(cli_entries(), before);
+    assert_int_equal(entries_in(test_folder), before);
     char text[10];
-    FILE *f = fopen(in_cli_folder("old"), "rb");
+    FILE *f = fopen(in_folder("old"), "rb");
     assert_non_null(f);
     assert_string_equal(fgets(text, sizeof text, f), "old");
     fclose(f);
@@ -178,5 +165,5 @@ int main(void) {
         cmocka_unit_test(test_help), cmocka_unit_test(test_text), cmocka_unit_test(test_bpe),
         cmocka_unit_test(test_sets), cmocka_unit_test(test_full_disk),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

@@ -98,7 +98,7 @@ static void test_inspect_every(void **state) {
     /* Stopped, gone on with: the same lines, and no record twice. A torn record at the end is no harm. */
     assert_int_equal(
         TRAIN("--out", "runs/torn", "--steps", "8", "--inspect-every", "2", "--stop-at", "6", "--save-every", "4"), 0);
-    FILE *f = fopen(in_cli_folder("runs/torn/events.out.tfevents.gma"), "ab");
+    FILE *f = fopen(in_folder("runs/torn/events.out.tfevents.gma"), "ab");
     assert_non_null(f);
     assert_int_equal(fwrite("\x20\0\0\0\0\0\0\0torn", 1, 12, f), 12);
     fclose(f);
@@ -123,7 +123,7 @@ static void test_same_numbers(void **state) {
     assert_int_equal(TRAIN("--out", "runs/same", "--steps", "4", "--inspect-every", "4", "--val-fraction", "0.5"), 0);
     char *text = contents("text", &n);
     FILE *f =
-        fopen(in_cli_folder("val"), "wb"); /* the first batch of the validation part: 4 windows of 16, and one more */
+        fopen(in_folder("val"), "wb"); /* the first batch of the validation part: 4 windows of 16, and one more */
     assert_non_null(f);
     assert_int_equal(fwrite(text + 30000, 1, 65, f), 65);
     fclose(f);
@@ -144,14 +144,14 @@ static void test_same_numbers(void **state) {
 static void test_events_file(void **state) {
     (void)state;
     gmal_events e;
-    put_bytes("notes", "these are no events, but someone's", 34);
-    assert_int_equal(gmal_events_open(in_cli_folder("notes"), 5, &e), GMA_ERR_FORMAT);
+    put_file("notes", "these are no events, but someone's", 34);
+    assert_int_equal(gmal_events_open(in_folder("notes"), 5, &e), GMA_ERR_FORMAT);
     assert_non_null(strstr(gma_last_error(), "is no event file"));
     size_t n;
     char *text = contents("notes", &n);
     assert_int_equal(n, 34); /* untouched */
     free(text);
-    assert_int_equal(gmal_events_open(in_cli_folder("no/such/file"), -1, &e), GMA_ERR_IO);
+    assert_int_equal(gmal_events_open(in_folder("no/such/file"), -1, &e), GMA_ERR_IO);
     assert_int_equal(~gmal_crc32_more(GMAL_CRC32C, GMAL_CRC32_START, "123456789", 9), 0xe3069283u);
 }
 
@@ -160,5 +160,5 @@ int main(void) {
         cmocka_unit_test(test_report),       cmocka_unit_test(test_refusals),    cmocka_unit_test(test_inspect_every),
         cmocka_unit_test(test_same_numbers), cmocka_unit_test(test_events_file),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

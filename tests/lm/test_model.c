@@ -1,6 +1,6 @@
 /* Models through the public interface: streaming, folders, dropout, masked targets, sampling, text. */
 #define _POSIX_C_SOURCE 200809L
-#include "support/check.h"
+#include "support/folder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,29 +12,6 @@
 #include "lm/net_cases.h"
 #include "models/model.h"
 #include "models/net.h"
-
-static char folder[64];
-
-static int make_folder(void **state) {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/gma-test-lm-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command) != 0;
-}
-
-static char *in_folder(const char *name) {
-    static char path[4][160];
-    static int next;
-    char *p = path[next++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    return p;
-}
 
 /* A model off its initial values, so that nothing cancels. */
 static gma_lm *make_model(const gma_lm_config *c) {

@@ -125,5 +125,5 @@ int main(void) {
         cmocka_unit_test(test_it_resumes),
         cmocka_unit_test(test_wrong_use),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

@@ -56,7 +56,7 @@ static void token_files(void **state) {
         at = strstr(bad + 8, rows[i].from);
         assert_non_null(at);
         memcpy(at, rows[i].to, strlen(rows[i].to));
-        put_bytes("bad.tok", bad, n);
+        put_file("bad.tok", bad, n);
         free(bad);
         CLI("train", "--data", "bad.tok", "--out", "x", "--preset", "tiny");
         expect_refusal(1, "bad.tok: ", "x");
@@ -74,7 +74,7 @@ static void token_files(void **state) {
     assert_true(end && end[2] == ' ');
     memmove(at + 1, at, (size_t)(end + 2 - at));
     *at = '0';
-    put_bytes("bad.tok", room, n);
+    put_file("bad.tok", room, n);
     free(room);
     free(whole);
     CLI("data", "info", "bad.tok");
@@ -96,7 +96,7 @@ static void token_files(void **state) {
 
 static void train_and_generate(void **state) {
     (void)state;
-    put_bytes("empty", "", 0);
+    put_file("empty", "", 0);
     CLI("train", "--data", "empty", "--out", "x", SMALL);
     expect_refusal(1, "empty: is empty", "x");
     assert_string_equal(cli.out, ""); /* no table of settings before the data is open */
@@ -106,7 +106,7 @@ static void train_and_generate(void **state) {
     expect_refusal(2, "--preset: the run to resume has its settings", NULL);
     assert_int_equal(CLI("train", "--out", "run", "--resume"), 0);
     const unsigned char ids[40] = {1, 0, 44, 1};
-    put_bytes("ids", ids, sizeof ids);
+    put_file("ids", ids, sizeof ids);
     assert_int_equal(CLI("train", "--data", "ids", "--tokens", "u16", "--vocab", "301", "--out", "u16", SMALL, "--context",
                          "4", "--steps", "1"), 0);
     CLI("generate", "u16", "--prompt", "abc");
@@ -119,7 +119,7 @@ static void inspect_and_op(void **state) {
     assert_int_equal(CLI("train", "--data", "text", "--out", "seen", SMALL, "--steps", "1"), 0);
     CLI("inspect", "seen", "--data", "text", "--tokens", "1");
     expect_refusal(1, "tokens is 1, and a window takes 16", NULL);
-    put_bytes("c.tsv", "a\tX\nb\tY\na\tZ\n", 12);
+    put_file("c.tsv", "a\tX\nb\tY\na\tZ\n", 12);
     CLI("inspect", "seen", "--data", "text", "--classes", "c.tsv");
     expect_refusal(1, "c.tsv:3: the token \"a\" is there twice, first in line 1", NULL);
     static const char header[] =
@@ -131,7 +131,7 @@ static void inspect_and_op(void **state) {
     for (int i = 0; i < 8; i++)
         file[i] = (char)(n >> 8 * i);
     memcpy(file + 8, header, n);
-    put_bytes("op.safetensors", file, 8 + n + 12);
+    put_file("op.safetensors", file, 8 + n + 12);
     CLI("op", "op.safetensors", "o.safetensors", "--mixer", "linear");
     expect_refusal(1, "op.safetensors: eps is 1e-60", "o.safetensors");
 }
@@ -187,5 +187,5 @@ int main(void) {
         cmocka_unit_test(train_and_generate),      cmocka_unit_test(inspect_and_op),
         cmocka_unit_test(inputs_stay),             cmocka_unit_test(few_pairs),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }
