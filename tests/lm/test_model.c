@@ -241,13 +241,11 @@ static void test_other_shapes(void **state) {
     TST_ERROR(gma_lm_load(in_folder("d"), &read), GMA_ERR_SHAPE, "holds");
     copy_file(in_folder("b/model.safetensors"), in_folder("a/model.safetensors"));
     TST_ERROR(gma_lm_load(in_folder("a"), &read), GMA_ERR_SHAPE, "gate_proj.weight is missing");
-    FILE *f = fopen(in_folder("d/config.json"), "wb");
-    fputs("{\"format\": \"gma-lm\", \"version\": 2, \"model\": {}}", f);
-    fclose(f);
+    put_text("d/config.json", "{\"format\": \"gma-lm\", \"version\": 2, \"model\": {}}");
     TST_ERROR(gma_lm_load(in_folder("d"), &read), GMA_ERR_FORMAT, "version 2");
-    f = fopen(in_folder("d/config.json"), "wb");
-    fputs("{\"format\": \"gma-lm\", ", f);
-    fclose(f);
+    put_text("d/config.json", "{\"format\": \"gma-lm\", \"version\": 1, \"dropout\": 0.5, \"model\": {}}");
+    TST_ERROR(gma_lm_load(in_folder("d"), &read), GMA_ERR_FORMAT, "a model's configuration has no \"dropout\"");
+    put_text("d/config.json", "{\"format\": \"gma-lm\", ");
     TST_ERROR(gma_lm_load(in_folder("d"), &read), GMA_ERR_FORMAT, "config.json");
     /* L3: a tokenizer of 256 bytes and a vocabulary of 11 do not go together. */
     TST_OK(gma_lm_save(a, in_folder("v"), GMA_F32));
