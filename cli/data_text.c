@@ -103,6 +103,19 @@ static int make_folder(const gma_cli_spec *spec, const char *path) {
     return gma_cli_fail(spec);
 }
 
+/* A folder holds one vocabulary: which of two is meant nobody could tell. Asked before anything is learned. */
+static int room_for(const gma_cli_spec *spec, const char *folder, int bpe) {
+    static const char *const words[] = {"vocab.txt", NULL}, *const pieces[] = {"vocab.bpe", "encoder.json", NULL};
+    for (const char *const *name = bpe ? words : pieces; *name != NULL; name++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/%s", folder, *name);
+        if (access(path, F_OK) == 0) {
+            return gma_cli_misuse(spec, "%s is there, a vocabulary of another kind: remove it, or name another folder", path);
+        }
+    }
+    return -1;
+}
+
 int gma_data_cli_learn(int argc, char **argv) {
     const char *out;
     int kind;
@@ -138,6 +151,9 @@ int gma_data_cli_learn(int argc, char **argv) {
     }
     if (code < 0 && kind == 1 && vocab == 0) {
         code = gma_cli_misuse(&spec, "--vocab-size N is needed");
+    }
+    if (code < 0) {
+        code = room_for(&spec, out, kind == 1);
     }
     if (code < 0 && gma_tokenizer_learn(kind == 1 ? GMA_TOKENIZER_BPE : GMA_TOKENIZER_WORDS, operands, count, vocab,
                                         min_count, &t) != GMA_OK) {
@@ -229,6 +245,7 @@ int gma_data_cli_encode(int argc, char **argv) {
     }
     code = gma_cli_apart(&spec, operands[1], operands[0]);
     code = code < 0 ? gma_cli_apart(&spec, operands[1], vocab) : code;
+    code = code < 0 ? gma_cli_replaces(&spec, operands[1], GMA_CLI_TOKENS) : code;
     if (code >= 0) {
         return code;
     }
@@ -259,6 +276,7 @@ int gma_data_cli_decode(int argc, char **argv) {
     int count;
     int code = gma_cli_parse(&spec, argc, argv, operands, &count);
     code = code < 0 ? gma_cli_apart(&spec, operands[1], operands[0]) : code;
+    code = code < 0 ? gma_cli_replaces(&spec, operands[1], GMA_CLI_TEXT) : code;
     if (code >= 0) {
         return code;
     }

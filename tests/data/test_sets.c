@@ -31,7 +31,8 @@ static void test_listops_values(void **state) {
                                            {"[MIN 1", "character 7: the expression ends with 1 operators open"},
                                            {"[MIN 1 ] 2", "character 10: there is more"}, {"[MIN 1 ] ]", "character 10: there is more"},
                                            {"[AVG 1 2 ]", "character 1: \"[AVG\" is no symbol"}, {"[MIN 10 ]", "character 6: \"10\""},
-                                           {"[MIN 1 2]", "character 8: \"2]\""}, {"[MIN -1 ]", "character 6: \"-1\""}};
+                                           {"[MIN 1 2]", "character 8: \"2]\""}, {"[MIN -1 ]", "character 6: \"-1\""}, {"( 7", "character 4: the expression ends with 1 parentheses open"},
+                                           {"( 7 ) )", "character 7: ) closes nothing"}, {") 7 (", "character 1: ) closes nothing"}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         int32_t value;
         TST_ERROR(gma_listops_evaluate(wrong[i][0], strlen(wrong[i][0]), &value, NULL), GMA_ERR_FORMAT, wrong[i][1]);

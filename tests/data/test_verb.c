@@ -3,6 +3,7 @@
 #include "cli/cli_testing.h"
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 static int make_text(void **state) {
     if (make_folder(state)) return 1;
@@ -118,6 +119,9 @@ static void test_sets(void **state) {
     put_text("bad.tsv", "Source\tTarget\r\n( ( ( [MAX 1 ) 2 ) ] )\t2\r\n( ( ( [MAX 1 ) 2 ) ] )\t3\r\n");
     CLI("data", "listops", "--from", "bad.tsv", "x");
     assert_complaint(1, "bad.tsv: line 3: its label is 3, its value 2");
+    put_text("open.tsv", "2\t( ( [MAX 1 ) 2 ]\n");
+    CLI("data", "listops", "--from", "open.tsv", "x");
+    assert_complaint(1, "open.tsv: line 1: character 17: the expression ends with 1 parentheses open");
     CLI("data", "listops", "--from", "bad.tsv", "x", "--train", "4");
     assert_complaint(2, "--from generates nothing");
     put_text("train.tsv", "0\ta\tbad\n1\tb\tgood\n0\tc\tbad\n1\td\tgood\n");
@@ -137,7 +141,11 @@ static void test_sets(void **state) {
     CLI("data", "decode", "m.tokens", "x");
     assert_complaint(1, "stand for no text");
     CLI("data", "mqar", "x", "--length", "13");
-    assert_complaint(1, "length must be even");
+    assert_complaint(2, "length must be even");
+    CLI("data", "mqar", "x", "--length", "15", "--vocab-size", "19");
+    assert_complaint(2, "length must be even");
+    CLI("data", "mqar", "x", "--vocab-size", "19");
+    assert_complaint(2, "vocab must be even");
     assert_int_not_equal(access(in_folder("x"), F_OK), 0);
 }
 
@@ -146,24 +154,102 @@ static void small_files(void) { setrlimit(RLIMIT_FSIZE, &(struct rlimit){20000, 
 
 static void test_full_disk(void **state) {
     (void)state;
-    put_text("old", "old");
+    put_text("few", "a few words");
+    CLI("data", "encode", "few", "old");
+    assert_success();
+    size_t n, m;
+    char *was = get_file(in_folder("old"), &n);
     const int before = entries_in(test_folder);
     cli_prepare = small_files;
     CLI("data", "encode", "text", "old");
     cli_prepare = NULL;
     assert_complaint(1, "old: cannot write");
     assert_int_equal(entries_in(test_folder), before);
-    char text[10];
-    FILE *f = fopen(in_folder("old"), "rb");
-    assert_non_null(f);
-    assert_string_equal(fgets(text, sizeof text, f), "old");
-    fclose(f);
+    char *is = get_file(in_folder("old"), &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(was, is, n);
+    free(was);
+    free(is);
+}
+
+/* What a call does not write anew it does not leave there either: nothing of two data sets in one folder. */
+static void test_leftovers(void **state) {
+    (void)state;
+    CLI("data", "listops", "left", "--train", "3", "--val", "1", "--test", "1", "--tsv");
+    assert_success();
+    CLI("data", "listops", "left", "--train", "2", "--val", "0", "--test", "1", "--seed", "2");
+    assert_complaint(1, "left/val.tokens: is of an earlier data set");
+    CLI("data", "info", "left/train.tokens");
+    assert_prints("sequences     3"); /* nothing was begun */
+    CLI("data", "listops", "left", "--train", "2", "--val", "1", "--test", "1", "--seed", "2");
+    assert_success();
+    unlink(in_folder("left/val.tokens"));
+    CLI("data", "listops", "left", "--train", "2", "--val", "0", "--test", "1", "--tsv");
+    assert_complaint(1, "left/basic_val.tsv: is of an earlier data set");
+    CLI("data", "listops", "left", "--train", "2", "--val", "0", "--test", "1");
+    assert_success();
+    put_text("train.tsv", "0\ta\tbad\n1\tb\tgood\n0\tc\tbad\n1\td\tgood\n");
+    put_text("test.tsv", "1\te\tgood\n");
+    CLI("data", "imdb", ".", "held", "--held-out", "0.5");
+    assert_success();
+    CLI("data", "imdb", ".", "held", "--held-out", "0");
+    assert_complaint(1, "held/val.tokens: is of an earlier data set");
+    CLI("data", "info", "held/train.tokens");
+    assert_prints("sequences     2");
+    CLI("data", "learn", "text", "--out", "kinds", "--tokenizer", "words");
+    assert_success();
+    CLI("data", "learn", "text", "--out", "kinds", "--vocab-size", "260");
+    assert_complaint(2, "kinds/vocab.txt is there, a vocabulary of another kind");
+    CLI("data", "learn", "text", "--out", "kinds", "--tokenizer", "words", "--vocab-size", "10");
+    assert_success();
+    put_text("kinds/vocab.bpe", "#version: 0.2\n");
+    CLI("data", "learn", "text", "--out", "kinds", "--tokenizer", "words");
+    assert_complaint(2, "kinds/vocab.bpe is there");
+    CLI("data", "encode", "text", "x", "--vocab", "kinds");
+    assert_complaint(1, "kinds: holds two tokenizers");
+}
+
+/* What is there already is replaced by its like only. */
+static void test_other_kinds(void **state) {
+    (void)state;
+    static const char *const refusal = "is there and is not a token file, so it is not replaced";
+    put_text("notes", "years of work");
+    CLI("data", "encode", "text", "notes");
+    assert_complaint(2, refusal);
+    CLI("data", "mqar", "notes");
+    assert_complaint(2, refusal);
+    put_text("seven.tsv", "7\t[MAX 7 1 ]\n");
+    CLI("data", "listops", "--from", "seven.tsv", "notes");
+    assert_complaint(2, refusal);
+    assert_int_equal(mkdir(in_folder("mine"), 0700), 0);
+    put_text("mine/test.tokens", "years of work");
+    CLI("data", "listops", "mine", "--train", "1", "--val", "1", "--test", "1");
+    assert_complaint(2, "mine/test.tokens is there and is not a token file");
+    CLI("data", "imdb", ".", "mine");
+    assert_complaint(2, "mine/test.tokens is there and is not a token file");
+    assert_int_equal(entries_in(in_folder("mine")), 1);
+    CLI("data", "encode", "text", "kept.tokens");
+    assert_success();
+    CLI("data", "encode", "text", "more.tokens");
+    assert_success();
+    CLI("data", "decode", "kept.tokens", "more.tokens");
+    assert_complaint(2, "more.tokens is there and is not a text");
+    put_text("empty", "");
+    CLI("data", "encode", "text", "empty"); /* as mktemp makes it */
+    assert_success();
+    CLI("data", "encode", "text", "empty", "--tokenizer", "words");
+    assert_success();
+    size_t n;
+    char *notes = get_file(in_folder("notes"), &n);
+    assert_string_equal(notes, "years of work");
+    free(notes);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_help), cmocka_unit_test(test_text), cmocka_unit_test(test_bpe),
         cmocka_unit_test(test_sets), cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_leftovers), cmocka_unit_test(test_other_kinds),
     };
     return cmocka_run_group_tests(tests, make_text, remove_folder);
 }
