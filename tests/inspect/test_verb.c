@@ -35,6 +35,29 @@ static void test_report(void **state) {
     free(text);
 }
 
+/* One component: its responsibility is 1 for every token, and correlates with nothing. */
+static void test_compare_one(void **state) {
+    (void)state;
+    assert_int_equal(TRAIN("--out", "runs/one", "--steps", "1", "--components", "1"), 0);
+    assert_int_equal(CLI("inspect", "--compare", "runs/one", "runs/one", "--data", "text", "--tokens", "2000", "--out",
+                         "one.html", "--json", "one.json"), 0);
+    assert_prints("    0      0      0           -        -        -       0/1    ");
+    assert_prints("-: undefined, for responsibilities that never change");
+    size_t n;
+    char *text = contents("one.json", &n);
+    static const char *const keys[] = {"\"correlation\": ", "\"chance\": ", "\"correlation_by_usage\": "};
+    for (int i = 0; i < 3; i++) {
+        const char *at = strstr(text, keys[i]);
+        assert_non_null(at);
+        assert_memory_equal(at + strlen(keys[i]), "null", 4);
+    }
+    free(text);
+    text = contents("one.html", &n);
+    assert_non_null(strstr(text, "mean correlation \xe2\x80\x93, chance \xe2\x80\x93"));
+    assert_null(strstr(text, "nan"));
+    free(text);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     assert_int_equal(TRAIN("--out", "runs/g", "--steps", "2"), 0);
@@ -45,8 +68,21 @@ static void test_refusals(void **state) {
     expect_refusal(1, "no gma layer to look at; its 2 layers mix with: linear, softmax", NULL);
     CLI("train", "--data", "text", "--preset", "tiny", "--layers", "linear,softmax", "--width", "16", "--heads", "2",
         "--context", "16", "--steps", "2", "--out", "runs/x", "--inspect-every", "1");
-    expect_refusal(1, "inspect_every: the model has no gma layer to look at; its 2 layers mix with: linear, softmax",
-                   "runs/x");
+    expect_refusal(2, "inspect_every: no layer has components to look at", "runs/x");
+    CLI("train", "--task", "seq2seq", "--data", "copy", SMALL, "--steps", "2", "--out", "runs/x", "--inspect-every", "1");
+    expect_refusal(2, "inspect_every: looks at language models of one text, not at other tasks", "runs/x");
+    CLI("data", "mqar", "recall.tokens", "--sequences", "9", "--length", "8", "--pairs", "1", "--vocab-size", "24");
+    CLI("train", "--data", "recall.tokens", SMALL, "--steps", "2", "--out", "runs/x", "--inspect-every", "1");
+    expect_refusal(2, "inspect_every: looks at language models of one text, and recall.tokens holds sequences", "runs/x");
+    CLI("inspect", "runs/g", "--data", "text", "--layer", "7");
+    expect_refusal(2, "layer 7, head -1: the model has 1 layers of 2 heads", NULL);
+    put_file("page", "no report", 9);
+    CLI("inspect", "runs/g", "--data", "text", "--out", "page");
+    expect_refusal(2, "page is there and is not an HTML file, so it is not replaced", NULL);
+    CLI("inspect", "runs/g", "--data", "text", "--json", "page");
+    expect_refusal(2, "page is there and is not a JSON file, so it is not replaced", NULL);
+    CLI("plot", "runs/g", "--out", "page");
+    expect_refusal(2, "page is there and is not an SVG, so it is not replaced", NULL);
     CLI("inspect", "--compare", "runs/g", "runs/none", "--data", "text");
     expect_refusal(1, "linear, softmax", NULL);
     CLI("inspect", "--compare", "runs/g", "--data", "text");
@@ -157,7 +193,7 @@ static void test_events_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_report),       cmocka_unit_test(test_refusals),    cmocka_unit_test(test_inspect_every),
+        cmocka_unit_test(test_report),       cmocka_unit_test(test_compare_one),  cmocka_unit_test(test_refusals),    cmocka_unit_test(test_inspect_every),
         cmocka_unit_test(test_same_numbers), cmocka_unit_test(test_events_file),
     };
     return cmocka_run_group_tests(tests, make_text, remove_folder);

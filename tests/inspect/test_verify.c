@@ -243,6 +243,13 @@ static void verb(void **state) {
     assert_complaint(1, "no model here");
     CLI("verify", "x", "--components", "3");
     assert_complaint(2, "--components is for --random");
+    CLI("verify", "x", "--context", "8");
+    assert_complaint(2, "there is no --data FILE");
+    gma_lm *lm = model("gma", 0);
+    TST_OK(gma_lm_save(lm, in_folder("four"), GMA_F32));
+    gma_lm_destroy(lm);
+    CLI("verify", "four", "--mixtures", "9");
+    assert_complaint(2, "mixtures is 9, and the model has 4 gma heads");
     CLI("verify", "--random", "--data", "x");
     assert_complaint(2, "--data and --context are for a MODEL");
 }

@@ -65,7 +65,7 @@ static void test_classifier_learns(void **state) {
         assert_true(json_number_in(cli.out, "sequences") == 200 && json_number_in(cli.out, "state_bytes") == 0);
     }
     assert_int_equal(CLI("eval", "rule", "--data", "test.tokens", "--batch", "7"), 0); /* 200 is no multiple */
-    assert_non_null(strstr(cli.out, "200 sequences, 200 classes"));
+    assert_non_null(strstr(cli.out, "200 sequences of 2 classes"));
     /* The library's own call gives the class that eval counted. */
     gma_lm *lm;
     gma_token_file *file;
@@ -146,15 +146,36 @@ static void test_recall(void **state) {
     TRAIN("--data", "recall.tokens", "--context", "15", "--out", "x");
     expect_refusal(1, "sequence 0 has 16 tokens with targets, and context is 15", "x");
     CLI("eval", "recall", "--data", "held.tokens", "--stride", "4");
-    expect_refusal(1, "a stride is for one text", NULL);
+    expect_refusal(2, "stride is for one text, and held.tokens is read as sequences", NULL);
 }
 
 /* ---- What cannot be ------------------------------------------------------------------------------------------- */
+
+/* gma eval says how many sequences it did not read to the end: of those it read. */
+static void test_cut_ones(void) {
+    gma_token_file *file;
+    int64_t begin, end, cut[2] = {0, 0};
+    char want[80];
+    TST_OK(gma_token_file_open(in_folder("test.tokens"), &file));
+    for (int64_t i = 0; i < 200; i++) {
+        TST_OK(gma_token_file_sequence(file, i, &begin, &end, NULL));
+        for (int few = 0; few < 2; few++) cut[few] += end - begin > 8 && (!few || i < 10);
+    }
+    gma_token_file_close(file);
+    assert_true(cut[1] > 0 && cut[0] > cut[1] && cut[0] < 200);
+    assert_int_equal(CLI("eval", "cut", "--data", "test.tokens"), 0);
+    assert_prints("200 sequences of 2 classes, ");
+    snprintf(want, sizeof want, "note: %d of them are longer than the context of 8 and are cut\n", (int)cut[0]);
+    assert_prints(want);
+    assert_int_equal(CLI("eval", "cut", "--data", "test.tokens", "--windows", "10", "--json"), 0);
+    assert_true(json_number_in(cli.out, "cut") == (double)cut[1]);
+}
 
 static void test_refusals(void **state) {
     (void)state;
     assert_int_equal(CLASSIFY("--steps", "2", "--context", "8", "--out", "cut"), 0);
     assert_non_null(strstr(cli.out, "of 400 sequences are longer than the context of 8 and are cut"));
+    test_cut_ones();
     put_sequences("three.tokens", 10, 1, 3, -1);
     put_sequences("empty.tokens", 10, 1, 2, 4);
     CLASSIFY("--data", "empty.tokens", "--out", "x");
@@ -184,7 +205,7 @@ static void test_refusals(void **state) {
     CLI("eval", "cut", "--data", "text");
     expect_refusal(1, "text: is not a token file", NULL);
     CLI("eval", "cut", "--data", "test.tokens", "--context", "9");
-    expect_refusal(1, "context is 9", NULL);
+    expect_refusal(2, "context is 9", NULL);
     CLI("generate", "cut");
     expect_refusal(1, "classifies whole sequences", NULL);
     CLI("inspect", "cut", "--data", "text");

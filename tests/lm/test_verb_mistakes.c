@@ -102,6 +102,8 @@ static void train_and_generate(void **state) {
     assert_string_equal(cli.out, ""); /* no table of settings before the data is open */
     assert_int_equal(CLI("train", "--data", "text", "--out", "run", SMALL, "--steps", "2", "--stop-at", "1"), 0);
     assert_prints("width");
+    CLI("train", "--out", "nowhere", "--resume");
+    expect_refusal(1, "nowhere/last: there is no checkpoint to resume from", "nowhere");
     CLI("train", "--out", "run", "--resume", "--preset", "paper");
     expect_refusal(2, "--preset: the run to resume has its settings", NULL);
     assert_int_equal(CLI("train", "--out", "run", "--resume"), 0);
@@ -118,7 +120,7 @@ static void inspect_and_op(void **state) {
     (void)state;
     assert_int_equal(CLI("train", "--data", "text", "--out", "seen", SMALL, "--steps", "1"), 0);
     CLI("inspect", "seen", "--data", "text", "--tokens", "1");
-    expect_refusal(1, "tokens is 1, and a window takes 16", NULL);
+    expect_refusal(2, "tokens is 1, and a window takes 16", NULL);
     put_file("c.tsv", "a\tX\nb\tY\na\tZ\n", 12);
     CLI("inspect", "seen", "--data", "text", "--classes", "c.tsv");
     expect_refusal(1, "c.tsv:3: the token \"a\" is there twice, first in line 1", NULL);
@@ -134,6 +136,15 @@ static void inspect_and_op(void **state) {
     put_file("op.safetensors", file, 8 + n + 12);
     CLI("op", "op.safetensors", "o.safetensors", "--mixer", "linear");
     expect_refusal(1, "op.safetensors: eps is 1e-60", "o.safetensors");
+    file[strstr(file + 8, "1e-60") - file + 3] = '0'; /* now nothing is wrong with it */
+    put_file("op.safetensors", file, 8 + n + 12);
+    CLI("op", "op.safetensors", "o.safetensors", "--mixer", "linear", "--responsibilities");
+    expect_refusal(2, "--responsibilities: the mixer linear has no mixture", "o.safetensors");
+    put_file("o.txt", "mine", 4);
+    CLI("op", "op.safetensors", "o.txt", "--mixer", "linear");
+    expect_refusal(2, "o.txt is there and is not a file of tensors, so it is not replaced", NULL);
+    CLI("op", "op.safetensors", "seen/last/model.safetensors", "--mixer", "linear");
+    expect_refusal(2, "seen/last/model.safetensors is there and is not a file of tensors", NULL);
 }
 
 /* What is read is never replaced. */
@@ -175,7 +186,7 @@ static void inputs_stay(void **state) {
 static void few_pairs(void **state) {
     (void)state;
     CLI("train", "--task", "seq2seq", "--data", "copy", "--symbols", "1", "--out", "x", SMALL, "--steps", "1");
-    expect_refusal(1, "symbols must be at least 2", "x");
+    expect_refusal(2, "symbols must be at least 2", "x");
     assert_int_equal(CLI("train", "--task", "seq2seq", "--data", "copy", "--symbols", "2", "--out", "few", SMALL, "--context", "4",
                          "--steps", "1"), 0);
     assert_prints("there are only 16 of the shortest length");

@@ -199,6 +199,8 @@ static void test_usage(void **state) {
     expect_refusal(2, "vocab must be 256", "x");
     CLI("train", "--data", "text", "--out", "x", "--resume", "--force");
     expect_refusal(2, "exclude each other", "x");
+    CLI("train", "--out", "none", "--resume", "--force");
+    expect_refusal(2, "exclude each other", "none");
     CLI("train", "--data", "nowhere", "--out", "x", SMALL);
     expect_refusal(1, "nowhere: cannot be opened", "x");
     CLI("train", "--data", "text", "--out", "x", "--config", "none.json");
