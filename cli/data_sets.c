@@ -49,7 +49,8 @@ int gma_data_cli_listops(int argc, char **argv) {
         .options = options,
         .option_count = GMA_CLI_COUNT(options),
         .notes = "OUT is a folder for train.tokens, val.tokens and test.tokens. The vocabulary has 15 symbols and padding.\n"
-                 "Every expression of a file is evaluated and compared with its label.",
+                 "Every expression of a file is evaluated and compared with its label. A part that is not made (--val 0) and lies in\n"
+                 "OUT from an earlier call is an error.",
     };
     const char *operands[1];
     int count;
@@ -92,7 +93,8 @@ int gma_data_cli_imdb(int argc, char **argv) {
         .about = "IMDb reviews byte by byte: train.tsv and test.tsv of DIR into token files in the folder OUT",
         .options = options,
         .option_count = GMA_CLI_COUNT(options),
-        .notes = "A line is label<TAB>name<TAB>text, label 0 (negative) or 1. OUT gets train.tokens, val.tokens, test.tokens.",
+        .notes = "A line is label<TAB>name<TAB>text, label 0 (negative) or 1. OUT gets train.tokens, val.tokens, test.tokens.\n"
+                 "Without a validation set (--held-out 0) a val.tokens of an earlier call in OUT is an error.",
     };
     const char *operands[2];
     int count;

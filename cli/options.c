@@ -264,11 +264,16 @@ int gma_cli_misuse(const gma_cli_spec *spec, const char *format, ...) {
     return 2;
 }
 
-/* "stride must be ..": an error line that begins with an option's name, underscores for dashes, and goes on after a space.
- * Lines about files have a colon there. */
+/* "stride must be ..": an error line that begins with an option's name, underscores for dashes, and says what it is. Lines
+ * about files have a colon after the name. */
 static int blames_an_option(const gma_cli_spec *spec, const char *line) {
+    static const char *const verbs[] = {" is ", " must ", " mixes ", " (", " '"};
     const size_t length = strcspn(line, " ");
-    for (int i = 0; i < spec->option_count && line[length] == ' '; i++) {
+    int says = 0;
+    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
+        says |= strncmp(line + length, verbs[i], strlen(verbs[i])) == 0;
+    }
+    for (int i = 0; i < spec->option_count && says; i++) {
         const gma_cli_option *o = &spec->options[i];
         size_t same = 0;
         while (same < length && (o->name[same] == line[same] || (o->name[same] == '-' && line[same] == '_'))) {

@@ -66,6 +66,10 @@ static void test_text(void **state) {
     assert_complaint(2, "--out DIR is needed");
     CLI("data", "encode", "text", "x", "--vocab", "vocab", "--tokenizer", "bpe");
     assert_complaint(1, "vocab: holds a tokenizer of kind words, not bpe");
+    CLI("data", "learn", "text", "--out", "v", "--vocab-size", "256");
+    assert_complaint(2, "--vocab-size must be at least 257 for bpe");
+    CLI("data", "encode", "text", "x", "--tokenizer", "words", "--vocab-size", "1");
+    assert_complaint(2, "--vocab-size must be at least 2 for words");
     CLI("data", "encode", "text", "x", "--vocab", "vocab", "--vocab-size", "5");
     assert_complaint(2, "--vocab is learned already");
     CLI("data", "encode", "none", "x");

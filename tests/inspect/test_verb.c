@@ -75,7 +75,9 @@ static void test_refusals(void **state) {
     CLI("train", "--data", "recall.tokens", SMALL, "--steps", "2", "--out", "runs/x", "--inspect-every", "1");
     expect_refusal(2, "inspect_every: looks at language models of one text, and recall.tokens holds sequences", "runs/x");
     CLI("inspect", "runs/g", "--data", "text", "--layer", "7");
-    expect_refusal(2, "layer 7, head -1: the model has 1 layers of 2 heads", NULL);
+    expect_refusal(2, "layer is 7, and the model's are 0 to 0", NULL);
+    CLI("inspect", "runs/g", "--data", "text", "--head", "2");
+    expect_refusal(2, "head is 2, and those of a layer are 0 to 1", NULL);
     put_file("page", "no report", 9);
     CLI("inspect", "runs/g", "--data", "text", "--out", "page");
     expect_refusal(2, "page is there and is not an HTML file, so it is not replaced", NULL);

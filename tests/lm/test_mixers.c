@@ -279,7 +279,7 @@ static void test_every_mixer_resumes(void **state) {
 static void test_wrong_settings(void **state) {
     (void)state;
     CLI("train", "--data", "text", "--out", "x", "--mixer", "attention");
-    expect_refusal(2, "--mixer: mixer 'attention' is unknown; there are: gma, linear", "x");
+    expect_refusal(2, "--mixer 'attention' is unknown; there are: gma, linear", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear:window=4");
     expect_refusal(2, "--layers: item 2, \"linear:window=4\": the mixer linear has no window", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear", "--mixer", "gma");

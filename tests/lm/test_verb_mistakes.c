@@ -29,6 +29,8 @@ static void patterns(void **state) {
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,foo");
     expect_refusal(2, "--layers: item 2, \"foo\": mixer 'foo' is unknown", "x");
     assert_null(strstr(cli.err, "layers: layers"));
+    CLI("train", "--data", "text", "--out", "x", "--steps", "0");
+    expect_refusal(2, "gma train: --steps must be a whole number from 1", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,,gma");
     expect_refusal(2, "--layers: item 2, \"\": a mixer is missing", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "2xgma,linear,softmax:window=-1");
