@@ -278,7 +278,7 @@ int gma_cmd_inspect(int argc, char **argv) {
          .min = 0,
          .max = 1000,
          .value = &top,
-         .help = "tokens listed for each component (JSON)"},
+         .help = "tokens listed for each component, in the report at most 10"},
         {.name = "seed",
          .type = GMA_CLI_INT,
          .hint = "N",
@@ -323,6 +323,10 @@ int gma_cmd_inspect(int argc, char **argv) {
     }
     if (q.out == NULL && (gma_cli_find(&spec, "at")->given || gma_cli_find(&spec, "span")->given)) {
         return gma_cli_misuse(&spec, "--at and --span say what the report shows; --out FILE.html is missing");
+    }
+    if (gma_cli_find(&spec, "top")->given && q.out == NULL && (q.json == NULL || q.compare)) {
+        return gma_cli_misuse(&spec, "--top is for the report and the JSON of one model; %s",
+                              q.compare ? "the JSON of --compare lists five tokens" : "--out and --json are missing");
     }
     code = files_apart(&spec, &q);
     if (code >= 0) {

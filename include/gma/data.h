@@ -33,7 +33,7 @@ typedef struct gma_tokenizer gma_tokenizer;
 GMA_API gma_status gma_tokenizer_create(gma_tokenizer_kind kind, int64_t vocab, gma_tokenizer **tokenizer);
 
 /** gma_tokenizer_load() - from `path`: a folder that holds vocab.bpe and encoder.json (BPE) or vocab.txt (WORDS), or a
- *  token file, whose tokenizer is taken.
+ *  token file, whose tokenizer is taken. A folder that holds both kinds is an error (FORMAT).
  *
  *  vocab.bpe: "#version: 0.2", then one merge a line, "left right", the most urgent first. encoder.json: token -> id, the ids
  *  0..n-1. Both in GPT-2's spelling of bytes as printable characters. Every merge must join tokens known before it and make
@@ -136,7 +136,8 @@ GMA_API gma_status gma_data_decode(const char *path, const char *out);
 /* ---- ListOps (Long Range Arena) ------------------------------------------------------------------------------- */
 
 /** gma_listops_evaluate() - the value of an expression: [MIN [MAX [MED [SM [FIRST [LAST, ] or X, digits; parentheses must
- *  balance, and say nothing else. MED is the median, truncated (of two middle values (a+b) div 2); SM the sum mod 10; FIRST and LAST an argument.
+ *  balance, and say nothing else. MED is the median, truncated (of two middle values (a+b) div 2); SM the sum mod 10; FIRST and
+ *  LAST an argument.
  *  tokens (may be NULL): how many symbols, parentheses not counted. Error (FORMAT): what does not parse, and at which
  *  character, counted from 1. */
 GMA_API gma_status gma_listops_evaluate(const char *text, size_t size, int32_t *value, int64_t *tokens);

@@ -91,6 +91,10 @@ static void test_refusals(void **state) {
     expect_refusal(2, "--compare takes two models", NULL);
     CLI("inspect", "runs/g", "runs/g", "--data", "text");
     expect_refusal(2, "two with --compare", NULL);
+    CLI("inspect", "runs/g", "--data", "text", "--top", "3");
+    expect_refusal(2, "--out and --json are missing", NULL);
+    CLI("inspect", "--compare", "runs/g", "runs/g", "--data", "text", "--json", "no.json", "--top", "3");
+    expect_refusal(2, "the JSON of --compare lists five tokens", "no.json");
     CLI("inspect", "runs/g", "--data", "text", "--span", "9");
     expect_refusal(2, "--out FILE.html is missing", NULL);
     CLI("inspect", "runs/g", "--data", "text", "--tokens", "100", "--out", "no.html", "--at", "96");
