@@ -59,7 +59,7 @@ static void print_table(FILE *out, const train_row *rows, int count) {
     fprintf(out,
             "training step, mixer %s, preset %s, %" PRId64 " layers, width %" PRId64 ", %" PRId64 " heads, %" PRId64
             " components, vocabulary %" PRId64 "%s\ntier %s, %" PRId64 " threads, version %s; median of %" PRId64
-            " steps, parts of that step in ms\n\n%8s  %6s  %10s  %9s  %9s  %9s  %9s  %9s  %9s\n",
+            " steps, parts in ms\n\n%8s  %6s  %10s  %9s  %9s  %9s  %9s  %9s  %9s\n",
             r->mixer, r->preset, r->layers, r->width, r->heads, r->components, r->vocab,
             r->recompute ? ", activations recomputed" : "", r->isa, r->threads, r->version, r->repeat, "length", "batch",
             "tokens/s", "step ms", "products", "mixer", "optimizer", "rest", "peak MiB");
@@ -104,7 +104,21 @@ static gma_status make_settings(const train_options *o, int64_t length, int64_t 
     return status;
 }
 
-/* The parts belong to the step whose time is the median (the upper one of two). */
+static int by_time(const void *a, const void *b) {
+    const gma_train_times *x = a, *y = b;
+    return (x->seconds > y->seconds) - (x->seconds < y->seconds);
+}
+
+/* The parts are those of the step whose time is the median; of an even number, the means of the middle two, as the median is. */
+static void set_parts(train_row *row, gma_train_times *times, int count) {
+    qsort(times, (size_t)count, sizeof *times, by_time);
+    const gma_train_times *low = &times[(count - 1) / 2], *high = &times[count / 2];
+    row->products_ms = 500 * (low->products + high->products);
+    row->mixer_ms = 500 * (low->mixer + high->mixer);
+    row->optimizer_ms = 500 * (low->optimizer + high->optimizer);
+    row->rest_ms = row->step.median - row->products_ms - row->mixer_ms - row->optimizer_ms;
+}
+
 static gma_status run_steps(gma_train_bench *bench, const int32_t *tokens, int64_t count, train_row *row) {
     gma_train_times *times = calloc((size_t)row->repeat, sizeof *times), warm = {.struct_size = sizeof warm};
     gma_status status = times == NULL ? gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for samples")
@@ -119,17 +133,9 @@ static gma_status run_steps(gma_train_bench *bench, const int32_t *tokens, int64
     }
     if (status == GMA_OK) {
         bench_summarise(&row->step);
-        int at = 0;
-        for (int i = 0; i < row->step.count; i++) {
-            const double x = row->step.ms[i];
-            at = x >= row->step.median && (row->step.ms[at] < row->step.median || x < row->step.ms[at]) ? i : at;
-        }
         row->tokens_per_second = 1e3 * (double)count / row->step.median;
-        row->products_ms = 1e3 * times[at].products;
-        row->mixer_ms = 1e3 * times[at].mixer;
-        row->optimizer_ms = 1e3 * times[at].optimizer;
-        row->rest_ms = row->step.ms[at] - row->products_ms - row->mixer_ms - row->optimizer_ms;
         row->loss = times[row->step.count - 1].loss;
+        set_parts(row, times, row->step.count);
     }
     free(times);
     return status;
@@ -265,7 +271,8 @@ int gma_bench_train(int argc, char **argv) {
         .options = options,
         .option_count = GMA_CLI_COUNT(options),
         .notes = "A step: gradients to 0, forward, loss, backward, norm and clipping of the gradient, AdamW. tokens_per_second is\n"
-                 "by the median. The parts (dense products, mixer, optimizer, the rest) are those of one step. bench/compare_train.py\n"
+                 "by the median. The parts (dense products, mixer, optimizer, the rest) are those of the median step, or the mean\n"
+                 "of the two in the middle. bench/compare_train.py\n"
                  "runs the same beside PyTorch. GMA_ISA in the environment sets the CPU tier.",
     };
     const char *operands[1];

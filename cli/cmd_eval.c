@@ -51,10 +51,18 @@ static void print_table(const gma_eval_result *r, const char *unit, const extras
     }
 }
 
-static void print_accuracy(const gma_eval_result *r, int task) {
-    const int classify = task == GMA_LM_TASK_CLASSIFY, pairs = task == GMA_LM_TASK_SEQ2SEQ;
-    printf("%lld sequences, %lld %s, %.1f s\n", (long long)r->sequences, (long long)r->tokens,
-           classify ? "classes" : pairs ? "symbols" : "targets", r->seconds);
+static void print_accuracy(const gma_eval_result *r, const gma_lm_config *c, int64_t context) {
+    const int pairs = c->task == GMA_LM_TASK_SEQ2SEQ;
+    if (c->task == GMA_LM_TASK_CLASSIFY) {
+        printf("%lld sequences of %lld classes, %.1f s\n", (long long)r->sequences, (long long)c->classes, r->seconds);
+    } else {
+        printf("%lld sequences, %lld %s, %.1f s\n", (long long)r->sequences, (long long)r->tokens,
+               pairs ? "symbols" : "targets", r->seconds);
+    }
+    if (r->cut > 0) {
+        printf("note: %lld of them are longer than the context of %lld and are cut\n", (long long)r->cut,
+               (long long)(context > 0 ? context : c->context));
+    }
     printf("accuracy %.2f %% (95 %% interval %.2f .. %.2f), loss %.4f nats\n", 100 * r->accuracy, 100 * r->accuracy_low,
            100 * r->accuracy_high, r->loss);
     if (pairs) {
@@ -65,21 +73,12 @@ static void print_accuracy(const gma_eval_result *r, int task) {
     }
 }
 
-/* JSON has no infinity: a perplexity beyond a loss of 709 is null. */
-static void print_number(const char *key, double x) {
-    if (isfinite(x)) {
-        printf(", \"%s\": %.17g", key, x);
-    } else {
-        printf(", \"%s\": null", key);
-    }
-}
-
 static void print_losses(const gma_eval_result *r) {
-    print_number("loss", r->loss);
-    print_number("bits_per_token", r->bits_per_token);
-    print_number("perplexity", r->perplexity);
-    print_number("bits_per_byte", r->bits_per_byte);
-    print_number("word_perplexity", r->word_perplexity);
+    gma_cli_json_number("loss", r->loss);
+    gma_cli_json_number("bits_per_token", r->bits_per_token);
+    gma_cli_json_number("perplexity", r->perplexity);
+    gma_cli_json_number("bits_per_byte", r->bits_per_byte);
+    gma_cli_json_number("word_perplexity", r->word_perplexity);
 }
 
 static void print_json(const gma_eval_result *r, const char *model, const char *data, const char *split,
@@ -93,12 +92,13 @@ static void print_json(const gma_eval_result *r, const char *model, const char *
     print_losses(r);
     printf(", \"text_bytes\": %lld, \"text_words\": %lld", (long long)r->text_bytes, (long long)r->text_words);
     if (r->sequences > 0) {
-        printf(", \"sequences\": %lld, \"right\": %lld", (long long)r->sequences, (long long)r->right);
-        print_number("accuracy", r->accuracy);
-        print_number("accuracy_low", r->accuracy_low);
-        print_number("accuracy_high", r->accuracy_high);
+        printf(", \"sequences\": %lld, \"cut\": %lld, \"right\": %lld", (long long)r->sequences, (long long)r->cut,
+               (long long)r->right);
+        gma_cli_json_number("accuracy", r->accuracy);
+        gma_cli_json_number("accuracy_low", r->accuracy_low);
+        gma_cli_json_number("accuracy_high", r->accuracy_high);
         printf(", \"sequences_right\": %lld", (long long)r->sequences_right);
-        print_number("sequence_accuracy", r->sequence_accuracy);
+        gma_cli_json_number("sequence_accuracy", r->sequence_accuracy);
     }
     printf(", \"state_bytes\": %lld, \"seconds\": %.3f", (long long)r->state_bytes, r->seconds);
     if (x->stride > 0) {
@@ -107,8 +107,8 @@ static void print_json(const gma_eval_result *r, const char *model, const char *
         printf(", \"seconds\": %.3f}", x->sliding.seconds);
     }
     if (x->tables.wanted) {
-        print_number("bigram_loss", x->tables.bigram);
-        print_number("trigram_loss", x->tables.trigram);
+        gma_cli_json_number("bigram_loss", x->tables.bigram);
+        gma_cli_json_number("trigram_loss", x->tables.trigram);
     }
     printf("}\n");
 }
@@ -175,6 +175,9 @@ int gma_cmd_eval(int argc, char **argv) {
     if (b->wanted && split != GMA_SPLIT_VAL) {
         return gma_cli_misuse(&spec, "--baselines needs --split val");
     }
+    if (split == GMA_SPLIT_ALL && gma_cli_find(&spec, "val-fraction")->given) {
+        return gma_cli_misuse(&spec, "--val-fraction says where the file is cut, and --split all takes it whole");
+    }
     gma_cli_be_patient(argv);
     o.split = split;
     o.threads = (int32_t)threads;
@@ -185,6 +188,9 @@ int gma_cmd_eval(int argc, char **argv) {
     gma_status s = gma_lm_load(model, &lm);
     if (s == GMA_OK) {
         s = gma_lm_get_config(lm, &c);
+    }
+    if (s == GMA_OK && c.task != GMA_LM_TASK_SEQ2SEQ && gma_cli_find(&spec, "seed")->given) {
+        s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "seed is of generated pairs, and this model's task is not seq2seq");
     }
     if (s == GMA_OK && b->wanted && c.tokenizer != GMA_LM_TOKENIZER_BYTES) {
         s = gma_fail(GMA_ERR_UNSUPPORTED, "%s: --baselines are tables of bytes, and this model's tokens are ids", model);
@@ -208,7 +214,7 @@ int gma_cmd_eval(int argc, char **argv) {
     if (json) {
         print_json(&r, model, data, splits[split], &x);
     } else if (r.sequences > 0) {
-        print_accuracy(&r, c.task);
+        print_accuracy(&r, &c, o.context);
     } else {
         print_table(&r, c.tokenizer == GMA_LM_TOKENIZER_BYTES ? "byte" : "token", &x);
     }

@@ -54,6 +54,7 @@ static void print_labels(const gma_inspection *n, int label) {
 }
 
 static void print_pairs(const gma_comparison *c) {
+    int undefined = 0;
     printf("%5s %6s %6s %11s %8s %8s %9s %8s %8s\n", "layer", "head a", "head b", "correlation", "chance", "by usage",
            "above 1/2", "NMI", "chance");
     for (int i = 0; i < gma_comparison_pairs(c); i++) {
@@ -63,8 +64,15 @@ static void print_pairs(const gma_comparison *c) {
             return;
         }
         snprintf(above, sizeof above, "%lld/%lld", (long long)p.above_half, (long long)p.matched);
-        printf("%5lld %6lld %6lld %11.3f %8.3f %8.3f %9s %8.3f %8.3f\n", (long long)p.layer, (long long)p.head_a,
-               (long long)p.head_b, p.correlation, p.chance, p.correlation_by_usage, above, p.nmi, p.nmi_chance);
+        undefined |= isnan(p.correlation);
+        printf("%5lld %6lld %6lld   ", (long long)p.layer, (long long)p.head_a, (long long)p.head_b);
+        print_share(p.correlation);
+        print_share(p.chance);
+        print_share(p.correlation_by_usage);
+        printf(" %9s %8.3f %8.3f\n", above, p.nmi, p.nmi_chance);
+    }
+    if (undefined) {
+        printf("-: undefined, for responsibilities that never change (a mixture of one component) correlate with nothing\n");
     }
 }
 
@@ -160,7 +168,7 @@ static int apart_from_model(const gma_cli_spec *spec, const char *out, const cha
     return code;
 }
 
-/* Nothing that is read is replaced. */
+/* Nothing that is read is replaced, nor what is no report and no JSON. */
 static int files_apart(const gma_cli_spec *spec, const request *q) {
     const char *const outs[] = {q->out, q->json != NULL && strcmp(q->json, "-") == 0 ? NULL : q->json};
     if (outs[0] != NULL && outs[1] != NULL && strcmp(outs[0], outs[1]) == 0) {
@@ -172,6 +180,7 @@ static int files_apart(const gma_cli_spec *spec, const request *q) {
         code = code < 0 ? gma_cli_apart(spec, outs[i], q->o.classes) : code;
         code = code < 0 ? apart_from_model(spec, outs[i], q->page.model) : code;
         code = code < 0 ? apart_from_model(spec, outs[i], q->page.other) : code;
+        code = code < 0 ? gma_cli_replaces(spec, outs[i], i == 0 ? GMA_CLI_HTML : GMA_CLI_JSON) : code;
     }
     return code;
 }
@@ -269,7 +278,7 @@ int gma_cmd_inspect(int argc, char **argv) {
          .min = 0,
          .max = 1000,
          .value = &top,
-         .help = "tokens listed for each component (JSON)"},
+         .help = "tokens listed for each component, in the report at most 10"},
         {.name = "seed",
          .type = GMA_CLI_INT,
          .hint = "N",
@@ -314,6 +323,10 @@ int gma_cmd_inspect(int argc, char **argv) {
     }
     if (q.out == NULL && (gma_cli_find(&spec, "at")->given || gma_cli_find(&spec, "span")->given)) {
         return gma_cli_misuse(&spec, "--at and --span say what the report shows; --out FILE.html is missing");
+    }
+    if (gma_cli_find(&spec, "top")->given && q.out == NULL && (q.json == NULL || q.compare)) {
+        return gma_cli_misuse(&spec, "--top is for the report and the JSON of one model; %s",
+                              q.compare ? "the JSON of --compare lists five tokens" : "--out and --json are missing");
     }
     code = files_apart(&spec, &q);
     if (code >= 0) {

@@ -101,9 +101,6 @@ static gma_status responsibilities(op_file *f, const op_options *o, gma_isa isa)
     } of[] = {{GMA_Q, "gamma_q", "BhqK"}, {GMA_K, "gamma_k", "BHkK"}};
     const op_tensor *mu = op_find(f, GMA_MU), *omega = op_find(f, GMA_OMEGA), *alpha = op_find(f, GMA_ALPHA);
     const op_tensor *scale = op_find(f, GMA_LOGIT_SCALE), *mask = op_find(f, GMA_KEY_MASK);
-    if (mu == NULL || omega == NULL || alpha == NULL) {
-        return gma_fail(GMA_ERR_UNSUPPORTED, "--responsibilities: the mixer \"%s\" has no mixture", o->mixer);
-    }
     gma_status status = GMA_OK;
     for (int i = 0; i < 2 && status == GMA_OK; i++) {
         const op_tensor *x = op_find(f, of[i].slot);
@@ -135,6 +132,26 @@ static gma_status save(const op_file *f, const gma_mixer *mixer, const op_option
     return op_save(f, path, metadata, sizeof metadata / sizeof metadata[0]);
 }
 
+/* What a mixer finds wrong stands in the file. */
+static gma_status of_file(gma_status status, const char *in) {
+    char why[512];
+    const size_t n = strlen(in);
+    snprintf(why, sizeof why, "%s", gma_last_error());
+    if (status == GMA_OK || (strncmp(why, in, n) == 0 && why[n] == ':')) {
+        return status;
+    }
+    return gma_fail(status, "%s: %s", in, why);
+}
+
+static int has_mixture(gma_mixer_kind kind) {
+    int count = 0, found = 0;
+    const gma_slot_info *slots = gma_mixer_slots(kind, &count);
+    for (int i = 0; i < count; i++) {
+        found |= slots[i].slot == GMA_MU;
+    }
+    return found;
+}
+
 static gma_status run(const op_options *o, gma_mixer_kind kind, gma_isa isa, const char *in, const char *out) {
     op_file *f = malloc(sizeof *f);
     gma_mixer *mixer = NULL;
@@ -144,21 +161,16 @@ static gma_status run(const op_options *o, gma_mixer_kind kind, gma_isa isa, con
     gma_status status = op_open(f, in, kind, (op_types){o->naive, o->bf16}, o->backward);
     if (status == GMA_OK) {
         f->desc.isa = isa;
-        status = gma_mixer_create(&f->desc, &mixer);
-        if (status != GMA_OK) { /* what it finds wrong stands in the file */
-            char why[512];
-            snprintf(why, sizeof why, "%s", gma_last_error());
-            gma_fail(status, "%s: %s", in, why);
-        }
+        status = of_file(gma_mixer_create(&f->desc, &mixer), in);
     }
     if (status == GMA_OK) {
         status = op_make_outputs(f);
     }
     if (status == GMA_OK) {
-        status = o->naive ? run_naive(f, mixer, o->backward) : run_fast(f, mixer, o->backward, (int)o->threads);
+        status = of_file(o->naive ? run_naive(f, mixer, o->backward) : run_fast(f, mixer, o->backward, (int)o->threads), in);
     }
     if (status == GMA_OK && o->responsibilities) {
-        status = responsibilities(f, o, isa);
+        status = of_file(responsibilities(f, o, isa), in);
     }
     if (status == GMA_OK) {
         status = save(f, mixer, o, out);
@@ -214,6 +226,12 @@ int gma_cmd_op(int argc, char **argv) {
     }
     if (code < 0) {
         code = gma_cli_isa(&spec, o.isa, &isa);
+    }
+    if (code < 0 && o.responsibilities && !has_mixture(kind)) {
+        code = gma_cli_misuse(&spec, "--responsibilities: the mixer %s has no mixture", o.mixer);
+    }
+    if (code < 0) {
+        code = gma_cli_replaces(&spec, operands[1], GMA_CLI_TENSORS);
     }
     if (code < 0) {
         code = run(&o, kind, isa, operands[0], operands[1]) == GMA_OK ? 0 : gma_cli_fail(&spec);

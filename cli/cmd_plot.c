@@ -33,6 +33,7 @@ int gma_cmd_plot(int argc, char **argv) {
         code = gma_cli_apart(&spec, out, operands[i]);
         code = code < 0 ? gma_cli_apart(&spec, out, metrics) : code;
     }
+    code = code < 0 ? gma_cli_replaces(&spec, out, GMA_CLI_SVG) : code;
     if (code < 0) {
         code = gma_plot(operands, count, title, out) == GMA_OK ? 0 : gma_cli_fail(&spec);
         if (code == 0 && json) {

@@ -177,8 +177,12 @@ static int gather(const gma_cli_settings *table, const gma_cli_spec *spec, const
     if (code >= 0) {
         return code;
     }
-    char resume[8];
+    char resume[8], force[8];
     gma_settings_get(*settings, "resume", resume, sizeof resume);
+    gma_settings_get(*settings, "force", force, sizeof force);
+    if (resume[0] == '1' && force[0] == '1') { /* before anything is said to be missing */
+        return gma_cli_misuse(spec, "--resume and --force exclude each other: one goes on with a run, the other replaces it");
+    }
     gma_settings_get(*settings, "out", out, sizeof out);
     if (resume[0] == '1' && out[0] != '\0') {
         snprintf(saved, sizeof saved, "%s/config.json", out);
@@ -193,13 +197,32 @@ static int gather(const gma_cli_settings *table, const gma_cli_spec *spec, const
             code = gma_cli_settings_apply(table, spec, *settings);
         } else {
             snprintf(saved, sizeof saved, "%s/last", out);
-            if (access(saved, F_OK) == 0) { /* where there is no run at all, gma_train says so */
+            if (access(saved, F_OK) == 0) {
                 gma_fail(GMA_ERR_IO, "%s/config.json: the settings of the run to resume are missing", out);
-                return gma_cli_fail(spec);
+            } else {
+                gma_fail(GMA_ERR_IO, "%s: there is no checkpoint to resume from", saved);
             }
+            return gma_cli_fail(spec);
         }
     }
     return code;
+}
+
+/* A flag that says nothing because of what else was said: its default, which a file of settings holds too, does not count. */
+static int check_val_fraction(const gma_cli_settings *table, const gma_cli_spec *spec, const gma_settings *settings) {
+    char task[32] = "", val_data[4096] = "";
+    gma_settings_get(settings, "task", task, sizeof task);
+    gma_settings_get(settings, "val_data", val_data, sizeof val_data);
+    if (!gma_cli_settings_given(table, "val-fraction")) {
+        return -1;
+    }
+    if (val_data[0] != '\0') {
+        return gma_cli_misuse(spec, "--val-fraction: --val-data %s is what is validated on", val_data);
+    }
+    if (strcmp(task, "seq2seq") == 0) {
+        return gma_cli_misuse(spec, "--val-fraction: task seq2seq generates its validation pairs");
+    }
+    return -1;
 }
 
 static int finish(const gma_cli_spec *spec, gma_status status, const gma_train_result *r, const view *v) {
@@ -270,6 +293,9 @@ int gma_cmd_train(int argc, char **argv) {
     int code = operands != NULL ? gma_cli_parse(&spec, argc, argv, operands, &count) : 1;
     if (code < 0) {
         code = gather(&table, &spec, preset, config, &settings);
+    }
+    if (code < 0) {
+        code = check_val_fraction(&table, &spec, settings);
     }
     char data[4096] = "", before[32] = "", out[4096] = "", every[32] = "", unit[32] = "";
     if (code < 0) {

@@ -1,6 +1,4 @@
 /* gma verify: the theory of the operator, measured. */
-#include <math.h>
-
 #include "cli/options.h"
 #include "cli/patience.h"
 #include "gma/verify.h"
@@ -38,14 +36,6 @@ static void print_table(const gma_verification *v) {
     printf("\n%d mixtures, %lld violations\n", gma_verification_mixtures(v), (long long)gma_verification_violations(v));
 }
 
-static void print_number(const char *key, double x) {
-    if (isfinite(x)) {
-        printf(", \"%s\": %.17g", key, x);
-    } else {
-        printf(", \"%s\": null", key);
-    }
-}
-
 static void print_json(const gma_verification *v, const char *model, const gma_verify_options *o) {
     printf("{\"version\": \"%s\", \"model\": ", gma_version());
     if (model != NULL) {
@@ -69,10 +59,10 @@ static void print_json(const gma_verification *v, const char *model, const gma_v
         }
         printf("%s\n  {\"engine\": \"%s\", \"statement\": \"%s\", \"what\": ", i > 0 ? "," : "", r.engine, r.statement);
         gma_cli_json_string(stdout, r.what);
-        print_number("measured", r.measured);
+        gma_cli_json_number("measured", r.measured);
         printf(", \"relation\": %s", r.relation < 0 ? "\"<=\"" : r.relation > 0 ? "\">=\"" : "null");
-        print_number("bound", r.bound);
-        print_number("rounding", r.rounding);
+        gma_cli_json_number("bound", r.bound);
+        gma_cli_json_number("rounding", r.rounding);
         printf(", \"holds\": %s", r.relation == 0 ? "null" : r.holds ? "true" : "false");
         if (r.layer >= 0) {
             printf(", \"layer\": %lld, \"head\": %lld", (long long)r.layer, (long long)r.head);
@@ -165,6 +155,9 @@ int gma_cmd_verify(int argc, char **argv) {
         if (options[i].given && (options[i].value == &o.components || options[i].value == &o.width)) {
             return gma_cli_misuse(&spec, "--%s is for --random: a model has its own", options[i].name);
         }
+    }
+    if (count == 1 && o.data == NULL && gma_cli_find(&spec, "context")->given) {
+        return gma_cli_misuse(&spec, "--context cuts a text into windows, and there is no --data FILE");
     }
     gma_cli_be_patient(argv);
     o.threads = (int32_t)threads;

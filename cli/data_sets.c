@@ -7,6 +7,18 @@
     {.name = "seed", .type = GMA_CLI_INT, .hint = "N", .def = "1", .min = 0, .max = 9e15, .value = (where),     \
      .help = "the same seed gives the same files on every machine"}
 
+/* gma_cli_replaces() for the parts of a data set in a folder. */
+static int replaces_parts(const gma_cli_spec *spec, const char *folder) {
+    static const char *const parts[] = {"train", "val", "test"};
+    int code = -1;
+    for (int i = 0; i < 3 && code < 0; i++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/%s.tokens", folder, parts[i]);
+        code = gma_cli_replaces(spec, path, GMA_CLI_TOKENS);
+    }
+    return code;
+}
+
 int gma_data_cli_listops(int argc, char **argv) {
     gma_listops_options o;
     gma_listops_options_init(&o);
@@ -37,7 +49,8 @@ int gma_data_cli_listops(int argc, char **argv) {
         .options = options,
         .option_count = GMA_CLI_COUNT(options),
         .notes = "OUT is a folder for train.tokens, val.tokens and test.tokens. The vocabulary has 15 symbols and padding.\n"
-                 "Every expression of a file is evaluated and compared with its label.",
+                 "Every expression of a file is evaluated and compared with its label. A part that is not made (--val 0) and lies in\n"
+                 "OUT from an earlier call is an error.",
     };
     const char *operands[1];
     int count;
@@ -49,6 +62,9 @@ int gma_data_cli_listops(int argc, char **argv) {
         return gma_cli_misuse(&spec, "--from generates nothing, so it excludes --seed, --train, --val, --test and --tsv");
     }
     code = gma_cli_apart(&spec, operands[0], from);
+    if (code < 0) {
+        code = from != NULL ? gma_cli_replaces(&spec, operands[0], GMA_CLI_TOKENS) : replaces_parts(&spec, operands[0]);
+    }
     if (code >= 0) {
         return code;
     }
@@ -77,11 +93,16 @@ int gma_data_cli_imdb(int argc, char **argv) {
         .about = "IMDb reviews byte by byte: train.tsv and test.tsv of DIR into token files in the folder OUT",
         .options = options,
         .option_count = GMA_CLI_COUNT(options),
-        .notes = "A line is label<TAB>name<TAB>text, label 0 (negative) or 1. OUT gets train.tokens, val.tokens, test.tokens.",
+        .notes = "A line is label<TAB>name<TAB>text, label 0 (negative) or 1. OUT gets train.tokens, val.tokens, test.tokens.\n"
+                 "Without a validation set (--held-out 0) a val.tokens of an earlier call in OUT is an error.",
     };
     const char *operands[2];
     int count;
     int code = gma_cli_parse(&spec, argc, argv, operands, &count);
+    if (code >= 0) {
+        return code;
+    }
+    code = replaces_parts(&spec, operands[1]);
     if (code >= 0) {
         return code;
     }
@@ -126,5 +147,16 @@ int gma_data_cli_mqar(int argc, char **argv) {
     }
     o.seed = (uint64_t)seed;
     o.zeros = zeros;
-    return gma_data_mqar(&o, operands[0]) == GMA_OK ? 0 : gma_cli_fail(&spec);
+    code = gma_cli_replaces(&spec, operands[0], GMA_CLI_TOKENS);
+    if (code >= 0) {
+        return code;
+    }
+    switch (gma_data_mqar(&o, operands[0])) {
+    case GMA_OK:
+        return 0;
+    case GMA_ERR_INVALID_ARGUMENT: /* length, pairs and vocabulary that do not go together */
+        return gma_cli_misuse(&spec, "%s", gma_last_error());
+    default:
+        return gma_cli_fail(&spec);
+    }
 }

@@ -94,6 +94,18 @@ int gma_data_cli_info(int argc, char **argv) {
     {.name = "min-count", .type = GMA_CLI_INT, .hint = "N", .def = "1", .min = 1, .max = 1e15, .value = (where),     \
      .help = "words: rarer ones become <unk>"}
 
+/* What a vocabulary of that kind has at least. */
+static int check_size(const gma_cli_spec *spec, int bpe, int64_t size) {
+    if (bpe && size < 257) {
+        return gma_cli_misuse(spec, "--vocab-size must be at least 257 for bpe (256 bytes and <|endoftext|>), not %lld",
+                              (long long)size);
+    }
+    if (!bpe && size == 1) {
+        return gma_cli_misuse(spec, "--vocab-size must be at least 2 for words (<unk> and <eos>), or 0 for no limit, not 1");
+    }
+    return -1;
+}
+
 static int make_folder(const gma_cli_spec *spec, const char *path) {
     struct stat st;
     if (mkdir(path, 0777) == 0 || (errno == EEXIST && stat(path, &st) == 0 && S_ISDIR(st.st_mode))) {
@@ -101,6 +113,19 @@ static int make_folder(const gma_cli_spec *spec, const char *path) {
     }
     gma_fail(GMA_ERR_IO, "%s: cannot make this folder: %s", path, strerror(errno));
     return gma_cli_fail(spec);
+}
+
+/* A folder holds one vocabulary: which of two is meant nobody could tell. Asked before anything is learned. */
+static int room_for(const gma_cli_spec *spec, const char *folder, int bpe) {
+    static const char *const words[] = {"vocab.txt", NULL}, *const pieces[] = {"vocab.bpe", "encoder.json", NULL};
+    for (const char *const *name = bpe ? words : pieces; *name != NULL; name++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/%s", folder, *name);
+        if (access(path, F_OK) == 0) {
+            return gma_cli_misuse(spec, "%s is there, a vocabulary of another kind: remove it, or name another folder", path);
+        }
+    }
+    return -1;
 }
 
 int gma_data_cli_learn(int argc, char **argv) {
@@ -138,6 +163,12 @@ int gma_data_cli_learn(int argc, char **argv) {
     }
     if (code < 0 && kind == 1 && vocab == 0) {
         code = gma_cli_misuse(&spec, "--vocab-size N is needed");
+    }
+    if (code < 0) {
+        code = check_size(&spec, kind == 1, vocab);
+    }
+    if (code < 0) {
+        code = room_for(&spec, out, kind == 1);
     }
     if (code < 0 && gma_tokenizer_learn(kind == 1 ? GMA_TOKENIZER_BPE : GMA_TOKENIZER_WORDS, operands, count, vocab,
                                         min_count, &t) != GMA_OK) {
@@ -227,8 +258,10 @@ int gma_data_cli_encode(int argc, char **argv) {
     if (vocab == NULL && kind == BPE && size == 0) {
         return gma_cli_misuse(&spec, "bpe needs --vocab DIR, or --vocab-size N to learn one");
     }
-    code = gma_cli_apart(&spec, operands[1], operands[0]);
+    code = vocab == NULL && kind != BYTES ? check_size(&spec, kind == BPE, size) : -1;
+    code = code < 0 ? gma_cli_apart(&spec, operands[1], operands[0]) : code;
     code = code < 0 ? gma_cli_apart(&spec, operands[1], vocab) : code;
+    code = code < 0 ? gma_cli_replaces(&spec, operands[1], GMA_CLI_TOKENS) : code;
     if (code >= 0) {
         return code;
     }
@@ -259,6 +292,7 @@ int gma_data_cli_decode(int argc, char **argv) {
     int count;
     int code = gma_cli_parse(&spec, argc, argv, operands, &count);
     code = code < 0 ? gma_cli_apart(&spec, operands[1], operands[0]) : code;
+    code = code < 0 ? gma_cli_replaces(&spec, operands[1], GMA_CLI_TEXT) : code;
     if (code >= 0) {
         return code;
     }

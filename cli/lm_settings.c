@@ -81,8 +81,8 @@ int gma_cli_settings_apply(const gma_cli_settings *s, const gma_cli_spec *spec, 
         if (gma_settings_set(settings, info.name, value) != GMA_OK) {
             const char *why = gma_last_error();
             const size_t length = strlen(info.name);
-            if (strncmp(why, info.name, length) == 0 && why[length] == ':') { /* the name once is enough */
-                why += length + 1 + strspn(why + length + 1, " ");
+            if (strncmp(why, info.name, length) == 0 && (why[length] == ':' || why[length] == ' ')) { /* once is enough */
+                return gma_cli_misuse(spec, "--%s%s", s->names[i], why + length);
             }
             return gma_cli_misuse(spec, "--%s: %s", s->names[i], why);
         }

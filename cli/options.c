@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 /* ---- Values ------------------------------------------------------------------------------------------------- */
 
@@ -265,16 +264,32 @@ int gma_cli_misuse(const gma_cli_spec *spec, const char *format, ...) {
     return 2;
 }
 
-int gma_cli_apart(const gma_cli_spec *spec, const char *out, const char *in) {
-    struct stat a, b;
-    if (out == NULL || in == NULL || stat(out, &a) != 0 || stat(in, &b) != 0 || a.st_dev != b.st_dev ||
-        a.st_ino != b.st_ino) {
-        return -1;
+/* "stride must be ..": an error line that begins with an option's name, underscores for dashes, and says what it is. Lines
+ * about files have a colon after the name. */
+static int blames_an_option(const gma_cli_spec *spec, const char *line) {
+    static const char *const verbs[] = {" is ", " must ", " mixes ", " (", " '"};
+    const size_t length = strcspn(line, " ");
+    int says = 0;
+    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
+        says |= strncmp(line + length, verbs[i], strlen(verbs[i])) == 0;
     }
-    return gma_cli_misuse(spec, "%s is read, so it cannot be replaced: name another file to write", in);
+    for (int i = 0; i < spec->option_count && says; i++) {
+        const gma_cli_option *o = &spec->options[i];
+        size_t same = 0;
+        while (same < length && (o->name[same] == line[same] || (o->name[same] == '-' && line[same] == '_'))) {
+            same++;
+        }
+        if (o->type != GMA_CLI_HEADING && same == length && o->name[same] == '\0') {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 int gma_cli_fail(const gma_cli_spec *spec) {
+    if (blames_an_option(spec, gma_last_error())) {
+        return gma_cli_misuse(spec, "%s", gma_last_error());
+    }
     fflush(stdout);
     fprintf(stderr, "gma %s: ", spec->verb);
     gma_cli_print_plain(stderr, gma_last_error());
@@ -381,47 +396,4 @@ int gma_cli_isa(const gma_cli_spec *spec, const char *name, gma_isa *isa) {
         return 1;
     }
     return -1;
-}
-
-/* ---- JSON ----------------------------------------------------------------------------------------------------- */
-
-/* Length of the UTF-8 sequence at s (shortest form, no surrogates, at most U+10FFFF), or 0. */
-static int utf8_length(const unsigned char *s) {
-    if (s[0] < 0x80) {
-        return 1;
-    }
-    int n = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
-    if (s[0] < 0xC2 || s[0] > 0xF4) {
-        return 0;
-    }
-    for (int i = 1; i < n; i++) {
-        if ((s[i] & 0xC0) != 0x80) {
-            return 0;
-        }
-    }
-    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) ||
-        (s[0] == 0xF4 && s[1] > 0x8F)) {
-        return 0;
-    }
-    return n;
-}
-
-void gma_cli_json_string(FILE *file, const char *text) {
-    const unsigned char *s = (const unsigned char *)text;
-    fputc('"', file);
-    while (*s != '\0') {
-        int n = utf8_length(s);
-        if (n == 0) {
-            fputs("\\ufffd", file);
-            n = 1;
-        } else if (*s == '"' || *s == '\\') {
-            fprintf(file, "\\%c", *s);
-        } else if (*s < 0x20) {
-            fprintf(file, "\\u%04x", *s);
-        } else {
-            fwrite(s, 1, (size_t)n, file);
-        }
-        s += n;
-    }
-    fputc('"', file);
 }

@@ -94,7 +94,8 @@ int gma_cli_misuse(const gma_cli_spec *spec, const char *format, ...);
 /** gma_cli_print_plain() - `text` with control characters written as \xNN. */
 void gma_cli_print_plain(FILE *file, const char *text);
 
-/** gma_cli_fail() - "gma VERB: <gma_last_error()>" on stderr; returns 1. */
+/** gma_cli_fail() - "gma VERB: <gma_last_error()>" on stderr; returns 1, or 2 where the line begins with an option's name:
+ *  what the library says of a value is misuse that only the model or the data could show. */
 int gma_cli_fail(const gma_cli_spec *spec);
 
 /** gma_cli_isa() - what --isa means: NULL = GMA_ISA_AUTO, else exactly that tier. Returns -1, or the exit code after
@@ -105,8 +106,24 @@ int gma_cli_isa(const gma_cli_spec *spec, const char *name, gma_isa *isa);
  *  them is NULL or not there), else the exit code after having said so. */
 int gma_cli_apart(const gma_cli_spec *spec, const char *out, const char *in);
 
+/** gma_cli_replaces() - `out` is about to be written: is what is there already of the kind that the verb writes, so that only
+ *  something like an earlier result is lost? Returns -1 when it is (or out is NULL, absent or empty), else the exit code after
+ *  having said so. The kind is told by how the file begins. */
+typedef enum gma_cli_kind {
+    GMA_CLI_TOKENS, /* a token file */
+    GMA_CLI_TENSORS, /* safetensors, but neither a token file nor a model */
+    GMA_CLI_SVG,
+    GMA_CLI_HTML,
+    GMA_CLI_JSON,
+    GMA_CLI_TEXT /* no zero byte in its first 4096 */
+} gma_cli_kind;
+int gma_cli_replaces(const gma_cli_spec *spec, const char *out, gma_cli_kind kind);
+
 /** gma_cli_json_string() - `text` as a JSON string; bytes that are no UTF-8 come out as U+FFFD. */
 void gma_cli_json_string(FILE *file, const char *text);
+
+/** gma_cli_json_number() - `, "key": x` on stdout; null where JSON has no number (NaN, infinity). */
+void gma_cli_json_number(const char *key, double x);
 
 /* One row a verb in cmds.inc: X(verb, "summary"); its file is cmd_<verb>.c. */
 #define GMA_CLI_DECLARE(verb, summary) int gma_cmd_##verb(int argc, char **argv);

@@ -33,7 +33,7 @@ typedef struct gma_tokenizer gma_tokenizer;
 GMA_API gma_status gma_tokenizer_create(gma_tokenizer_kind kind, int64_t vocab, gma_tokenizer **tokenizer);
 
 /** gma_tokenizer_load() - from `path`: a folder that holds vocab.bpe and encoder.json (BPE) or vocab.txt (WORDS), or a
- *  token file, whose tokenizer is taken.
+ *  token file, whose tokenizer is taken. A folder that holds both kinds is an error (FORMAT).
  *
  *  vocab.bpe: "#version: 0.2", then one merge a line, "left right", the most urgent first. encoder.json: token -> id, the ids
  *  0..n-1. Both in GPT-2's spelling of bytes as printable characters. Every merge must join tokens known before it and make
@@ -135,8 +135,9 @@ GMA_API gma_status gma_data_decode(const char *path, const char *out);
 
 /* ---- ListOps (Long Range Arena) ------------------------------------------------------------------------------- */
 
-/** gma_listops_evaluate() - the value of an expression: [MIN [MAX [MED [SM [FIRST [LAST, ] or X, digits; parentheses are
- *  ignored. MED is the median, truncated (of two middle values (a+b) div 2); SM the sum mod 10; FIRST and LAST an argument.
+/** gma_listops_evaluate() - the value of an expression: [MIN [MAX [MED [SM [FIRST [LAST, ] or X, digits; parentheses must
+ *  balance, and say nothing else. MED is the median, truncated (of two middle values (a+b) div 2); SM the sum mod 10; FIRST and
+ *  LAST an argument.
  *  tokens (may be NULL): how many symbols, parentheses not counted. Error (FORMAT): what does not parse, and at which
  *  character, counted from 1. */
 GMA_API gma_status gma_listops_evaluate(const char *text, size_t size, int32_t *value, int64_t *tokens);
@@ -152,7 +153,8 @@ GMA_API gma_status gma_listops_options_init(gma_listops_options *options);
 
 /** gma_data_listops() - draw trees from the official distribution (depth at most 10, an operator with probability 1/4,
  *  2..10 arguments, kept when 500 < length < 2000, no tree twice) and write {train,val,test}.tokens into `folder`, which is
- *  made if need be. Vocabulary: <pad> [MIN [MAX [MED [SM X 0 .. 9; ten classes. */
+ *  made if need be. Vocabulary: <pad> [MIN [MAX [MED [SM X 0 .. 9; ten classes. Error: a part that is not made now (of 0
+ *  expressions) lies there from an earlier call. */
 GMA_API gma_status gma_data_listops(const gma_listops_options *options, const char *folder);
 
 /** gma_data_listops_read() - a TSV file into a token file of the same vocabulary. With the header Source<TAB>Target the
@@ -171,7 +173,7 @@ typedef struct gma_imdb_options {
 GMA_API gma_status gma_imdb_options_init(gma_imdb_options *options);
 
 /** gma_data_imdb() - train.tsv and test.tsv of `reviews` (label<TAB>name<TAB>text, label 0 or 1) into
- *  {train,val,test}.tokens of `folder`. */
+ *  {train,val,test}.tokens of `folder`. Error: nothing is held out, and a val.tokens lies there. */
 GMA_API gma_status gma_data_imdb(const gma_imdb_options *options, const char *reviews, const char *folder);
 
 /* ---- Multi-query associative recall (Arora et al. 2023, arXiv 2312.04927) ------------------------------------- */

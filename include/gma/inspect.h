@@ -97,7 +97,8 @@ typedef struct gma_compare_pair {
     int64_t layer, head_a, head_b;
     int64_t matched;                 /* components that have a partner: the smaller K */
     int64_t above_half;              /* of them with a correlation above 1/2 */
-    double correlation, chance;      /* means over the matched */
+    double correlation, chance;      /* means over the matched; a component that never changes counts as 0, and with
+                                        none that changes (K = 1) they are undefined: NaN, as the next */
     double correlation_by_usage;     /* mean weighted by usage in both */
     double nmi, nmi_chance;          /* between the hard assignments of the keys */
 } gma_compare_pair;

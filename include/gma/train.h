@@ -160,6 +160,7 @@ typedef struct gma_eval_result {
     int64_t sequences_right; /* seq2seq: without a mistake; of the `sequences`, */
     double sequence_accuracy; /* this part */
     int64_t state_bytes; /* what the model keeps between tokens (gma_lm_stream_state_bytes); 0 for a classifier */
+    int64_t cut; /* of the `sequences`, those longer than the context, which a classifier reads the beginning of */
 } gma_eval_result;
 
 GMA_API gma_status gma_eval_options_init(gma_eval_options *options);

@@ -24,7 +24,7 @@ typedef struct gma_verify_options {
     int32_t threads;    /* 0 = gma_max_threads() */
     int32_t reserved;
     int64_t pairs;      /* of tokens drawn for (iii), over all mixtures, for each engine; 1000000 */
-    int64_t mixtures;   /* 0: every query head of a model, four drawn ones (and always two made to reach the bounds); else as many, spread over a model */
+    int64_t mixtures;   /* 0: every query head of a model, four drawn ones (and always two made to reach the bounds); else as many, spread over a model that has them */
     int64_t components; /* of drawn mixtures, at most 1024; 16 */
     int64_t width;      /* R = D of drawn mixtures, at most 4096; 8 */
     int64_t context;    /* tokens of a window of the text; 0 = as trained */

@@ -87,9 +87,12 @@ static gma_status step(parser *p, int32_t symbol, size_t at) {
 gma_status gmal_listops_parse(const char *text, size_t n, gma_token_list *symbols, int32_t *value) {
     parser p = {{0}, {0}};
     gma_status s = GMA_OK;
+    int64_t depth = 0; /* of parentheses, which must balance and say nothing else */
     for (size_t i = 0; i < n && s == GMA_OK;) {
         size_t end = i + 1;
         if (gmal_is_white((unsigned char)text[i]) || text[i] == '(' || text[i] == ')') {
+            depth += (text[i] == '(') - (text[i] == ')');
+            if (depth < 0) s = gma_fail(GMA_ERR_FORMAT, "character %zu: ) closes nothing", i + 1);
             i++;
             continue;
         }
@@ -105,6 +108,8 @@ gma_status gmal_listops_parse(const char *text, size_t n, gma_token_list *symbol
     if (s == GMA_OK && p.open.count > 0)
         s = gma_fail(GMA_ERR_FORMAT, "character %zu: the expression ends with %lld operators open", n + 1,
                      (long long)p.open.count / 2);
+    if (s == GMA_OK && depth > 0)
+        s = gma_fail(GMA_ERR_FORMAT, "character %zu: the expression ends with %lld parentheses open", n + 1, (long long)depth);
     if (s == GMA_OK && p.args.count == 0) s = gma_fail(GMA_ERR_FORMAT, "character %zu: there is no expression", n + 1);
     if (s == GMA_OK) *value = p.args.ids[0];
     gma_token_list_free(&p.args);

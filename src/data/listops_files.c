@@ -6,6 +6,7 @@
 #include "data/listops.h"
 #include "data/token_file.h"
 #include "data/tokenizer.h"
+#include "layers/try.h"
 
 enum { SPLITS = 3, CLASSES = 10 };
 static const char *const split_names[SPLITS] = {"train", "val", "test"};
@@ -63,19 +64,29 @@ static gma_status next_tree(maker *m, int32_t *symbols, int32_t *length, int32_t
     }
 }
 
+typedef struct part_names {
+    char tokens[4200], tsv[4200];
+} part_names;
+
+static part_names names_of(const char *folder, const char *part) {
+    part_names n;
+    snprintf(n.tokens, sizeof n.tokens, "%s/%s.tokens", folder, part);
+    snprintf(n.tsv, sizeof n.tsv, "%s/basic_%s.tsv", folder, part);
+    return n;
+}
+
 static gma_status make_split(maker *m, const char *name, int64_t count) {
     static const char *const spelling[GMAL_LISTOPS_VOCAB] = {"", "[MIN", "[MAX", "[MED", "[SM", "]", "0", "1", "2", "3", "4",
                                                              "5", "6", "7", "8", "9"};
     int32_t symbols[GMAL_LISTOPS_MOST], length, value;
-    char path[4200], tsv[4200], source[100];
+    const part_names names = names_of(m->folder, name);
+    char source[100];
     gmal_token_writer w;
     gmal_replace text = {NULL, NULL, NULL};
-    snprintf(path, sizeof path, "%s/%s.tokens", m->folder, name);
-    snprintf(tsv, sizeof tsv, "%s/basic_%s.tsv", m->folder, name);
     snprintf(source, sizeof source, "ListOps %s, seed %llu", name, (unsigned long long)m->o->seed);
-    gma_status s = gmal_token_writer_begin(&w, path, m->t, GMA_TOKEN_LABELS, CLASSES, source);
+    gma_status s = gmal_token_writer_begin(&w, names.tokens, m->t, GMA_TOKEN_LABELS, CLASSES, source);
     if (s != GMA_OK) return s;
-    if (m->o->tsv) s = gmal_replace_begin(&text, tsv);
+    if (m->o->tsv) s = gmal_replace_begin(&text, names.tsv);
     if (s == GMA_OK && text.file) fputs("Source\tTarget\r\n", text.file);
     for (int64_t i = 0; i < count && s == GMA_OK; i++) {
         s = next_tree(m, symbols, &length, &value);
@@ -83,7 +94,7 @@ static gma_status make_split(maker *m, const char *name, int64_t count) {
         if (s == GMA_OK) s = gmal_token_writer_end(&w, value);
         if (s != GMA_OK || !text.file) continue;
         print_tree(text.file, spelling, symbols);
-        if (fprintf(text.file, "\t%d\r\n", (int)value) < 0) s = gma_fail(GMA_ERR_IO, "%s: cannot write", tsv);
+        if (fprintf(text.file, "\t%d\r\n", (int)value) < 0) s = gma_fail(GMA_ERR_IO, "%s: cannot write", names.tsv);
     }
     if (text.file && s == GMA_OK) s = gmal_replace_commit(&text);
     else if (text.file) gmal_replace_abandon(&text);
@@ -101,6 +112,11 @@ gma_status gma_data_listops(const gma_listops_options *o, const char *folder) {
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s must be from 0 to 100000000, not %lld", split_names[i],
                             (long long)counts[i]);
     if (strlen(folder) > 4000) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "the name of the folder is too long");
+    for (int i = 0; i < SPLITS; i++) {
+        const part_names names = names_of(folder, split_names[i]);
+        if (!counts[i]) TRY(gmal_no_leftover(names.tokens));
+        if (!counts[i] && o->tsv) TRY(gmal_no_leftover(names.tsv));
+    }
     gma_tokenizer *t;
     gma_status s = gmal_listops_tokenizer(&t);
     if (s == GMA_OK) s = gmal_make_folder(folder);

@@ -25,7 +25,7 @@ static gma_status check_kind(const char *path, const gmal_set_want *want, const 
 static gma_status check_sequence(const char *path, gmal_sequence_set *s, int64_t i) {
     const int64_t n = s->begin[i + 1] - s->begin[i];
     if (n == 0) return gma_fail(GMA_ERR_FORMAT, "%s: sequence %lld is empty", path, (long long)i);
-    s->cut += n > s->context;
+    s->cut += gmal_set_is_cut(s, i);
     if (s->info.layout != GMA_TOKEN_TARGETS) return GMA_OK;
     if (n > s->context)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: sequence %lld has %lld tokens with targets, and context is %lld", path,
@@ -63,6 +63,8 @@ int64_t gmal_set_length(const gmal_sequence_set *s, int64_t i) {
     const int64_t n = s->begin[i + 1] - s->begin[i];
     return n < s->context ? n : s->context;
 }
+
+int gmal_set_is_cut(const gmal_sequence_set *s, int64_t i) { return s->begin[i + 1] - s->begin[i] > s->context; }
 
 void gmal_set_read(const gmal_sequence_set *s, int64_t i, int32_t *tokens, int32_t *targets) {
     const int64_t n = gmal_set_length(s, i);

@@ -27,8 +27,9 @@ void gmal_set_close(gmal_sequence_set *s);
 
 static inline int64_t gmal_set_count(const gmal_sequence_set *s) { return s->info.sequences; }
 
-/* Tokens of sequence i that are used. */
+/* Tokens of sequence i that are used, and whether it has more. */
 int64_t gmal_set_length(const gmal_sequence_set *s, int64_t i);
+int gmal_set_is_cut(const gmal_sequence_set *s, int64_t i);
 
 /* They, and the class (LABELS: one) or the targets (as many). Either may be NULL. */
 void gmal_set_read(const gmal_sequence_set *s, int64_t i, int32_t *tokens, int32_t *targets);

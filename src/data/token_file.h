@@ -45,6 +45,9 @@ gma_tokenizer *gmal_token_file_release_tokenizer(gma_token_file *file); /* NULL 
 /* A folder that may be there already. */
 gma_status gmal_make_folder(const char *path);
 
+/* An error when the file is there: a part of a data set that is not made now would be taken for one of it. */
+gma_status gmal_no_leftover(const char *path);
+
 enum { GMAL_TOKEN_HEADER = 4096 }; /* bytes before the data */
 #define GMAL_TOKEN_MAGIC "{\"__metadata__\":{\"format\":\"gma-tokens\",\"checksum\":\""
 enum { GMAL_TOKEN_CHECKSUM_AT = 8 + sizeof GMAL_TOKEN_MAGIC - 1 }; /* 16 hexadecimal digits */

@@ -20,6 +20,13 @@ gma_status gmal_make_folder(const char *path) {
     return gma_fail(GMA_ERR_IO, "%s: cannot make this folder: %s", path, strerror(errno));
 }
 
+gma_status gmal_no_leftover(const char *path) {
+    struct stat st;
+    if (stat(path, &st) != 0) return GMA_OK;
+    return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: is of an earlier data set, and this one has no such part: remove it, or name "
+                    "another folder", path);
+}
+
 static gma_status put(gmal_token_writer *w, const void *data, size_t n) {
     if (n && fwrite(data, 1, n, w->out.file) != n) return failed(w);
     gmal_hash_add(&w->hash, data, n);

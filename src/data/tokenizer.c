@@ -106,10 +106,13 @@ static gma_status read_blob(const char *path, const char *name, gmal_file *file,
 }
 
 static gma_status load_folder(const char *folder, gma_tokenizer **out) {
-    const int bpe = is_there(folder, "vocab.bpe") || is_there(folder, "encoder.json");
+    const int bpe = is_there(folder, "vocab.bpe") || is_there(folder, "encoder.json"), words = is_there(folder, "vocab.txt");
     gmal_file files[2] = {{0}, {0}};
     gmal_blob blobs[2];
-    if (!bpe && !is_there(folder, "vocab.txt"))
+    if (bpe && words)
+        return gma_fail(GMA_ERR_FORMAT, "%s: holds two tokenizers, vocab.txt and vocab.bpe with encoder.json, and only one can be meant",
+                        folder);
+    if (!bpe && !words)
         return gma_fail(GMA_ERR_IO, "%s: there is no tokenizer here (vocab.bpe and encoder.json, or vocab.txt)", folder);
     char *first = gmal_path_join(folder, bpe ? "vocab.bpe" : "vocab.txt");
     char *second = gmal_path_join(folder, "encoder.json");

@@ -34,9 +34,10 @@ static int make_head(gmal_head *h, int64_t tokens, int64_t vocab) {
 
 static gma_status make_heads(const gma_lm *lm, int64_t layer, int64_t head, gmal_collection *c) {
     const gma_lm_config *m = &lm->layout->c;
-    if (layer >= m->layers || head >= m->heads)
-        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "layer %d, head %d: the model has %d layers of %d heads", (int)layer,
-                        (int)head, (int)m->layers, (int)m->heads);
+    if (layer >= m->layers)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "layer is %d, and the model's are 0 to %d", (int)layer, (int)m->layers - 1);
+    if (head >= m->heads)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "head is %d, and those of a layer are 0 to %d", (int)head, (int)m->heads - 1);
     if (layer >= 0 && !gmal_is_gma(lm, layer))
         return gmal_no_gma(lm, layer);
     c->heads = calloc((size_t)(m->layers * m->heads), sizeof *c->heads);

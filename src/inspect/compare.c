@@ -74,26 +74,31 @@ static gma_status add_rows(work *w, sums *s, const float *x, const float *y) {
     return GMA_OK;
 }
 
-/* Pearson's; 0 for a component that never changes. */
+/* Pearson's; NaN for a component that never changes, as the only one of a mixture of one. */
 static double correlation(const sums *s, int64_t kb, int64_t i, int64_t j) {
     const double n = s->rows, vx = s->xx[i] - s->x[i] * s->x[i] / n, vy = s->yy[j] - s->y[j] * s->y[j] / n;
     if (!(vx > 1e-12 * n) || !(vy > 1e-12 * n))
-        return 0;
+        return NAN;
     const double r = (s->xy[i * kb + j] - s->x[i] * s->y[j] / n) / sqrt(vx * vy);
     return r > 1 ? 1 : r < -1 ? -1 : r;
 }
 
-/* The best one-to-one matching of the components; returns the mean correlation over those that have a partner. */
+/* The best one-to-one matching of the components; returns the mean correlation over those that have a partner, 0 for an
+ * undefined one; NaN when it is undefined for all of them. */
 static gma_status match(work *w, const sums *s, double *mean) {
     const int64_t n = larger(w->ka, w->kb), real = w->ka < w->kb ? w->ka : w->kb;
     double sum = 0;
+    int64_t defined = 0;
     for (int64_t i = 0; i < n; i++)
-        for (int64_t j = 0; j < n; j++)
-            w->score[i * n + j] = i < w->ka && j < w->kb ? correlation(s, w->kb, i, j) : 0;
+        for (int64_t j = 0; j < n; j++) {
+            const double r = i < w->ka && j < w->kb ? correlation(s, w->kb, i, j) : NAN;
+            w->score[i * n + j] = isnan(r) ? 0 : r;
+            defined += !isnan(r);
+        }
     TRY(gmal_best_matching(w->score, (int)n, w->column));
     for (int64_t i = 0; i < n; i++)
         sum += w->score[i * n + w->column[i]];
-    *mean = sum / (double)real;
+    *mean = defined ? sum / (double)real : NAN;
     return GMA_OK;
 }
 
@@ -183,15 +188,15 @@ static gma_status describe(work *w, const sums *s, int i, int j, gmal_pair *p) {
         gmal_match *m = &p->matches[x];
         const int64_t y = w->column[x];
         const int both = x < w->ka && y < w->kb;
-        *m = (gmal_match){x < w->ka ? x : -1, y < w->kb ? y : -1, both ? w->score[x * n + y] : NAN,
+        *m = (gmal_match){x < w->ka ? x : -1, y < w->kb ? y : -1, both ? correlation(s, w->kb, x, y) : NAN,
                           x < w->ka ? usage(a, x) : 0, y < w->kb ? usage(b, y) : 0};
         if (both) {
-            weighted += m->correlation * (m->usage_a + m->usage_b);
+            weighted += w->score[x * n + y] * (m->usage_a + m->usage_b);
             weight += m->usage_a + m->usage_b;
             p->numbers.above_half += m->correlation > 0.5;
         }
     }
-    p->numbers.correlation_by_usage = weight > 0 ? weighted / weight : 0;
+    p->numbers.correlation_by_usage = isnan(mean) ? NAN : weight > 0 ? weighted / weight : 0;
     qsort(p->matches, (size_t)n, sizeof *p->matches, by_usage);
     return assignments(w, a, b, &p->numbers);
 }
@@ -235,8 +240,9 @@ static gma_status compare_layer(work *w, int64_t layer, gma_comparison *c) {
     /* Any pair of real heads is better than none, whatever the correlation. */
     for (int i = 0; i < w->count_a; i++)
         for (int j = 0; j < w->count_b; j++) {
-            TRY(match(w, &w->all[i * w->count_b + j], &w->head_score[i * h + j]));
-            w->head_score[i * h + j] += 2;
+            double mean;
+            TRY(match(w, &w->all[i * w->count_b + j], &mean));
+            w->head_score[i * h + j] = 2 + (isnan(mean) ? 0 : mean);
         }
     TRY(gmal_best_matching(w->head_score, h, w->head_column));
     const int first = c->count;

@@ -7,7 +7,7 @@
 /* Component a of one head beside component b of another; -1 where the other head has fewer. */
 typedef struct gmal_match {
     int64_t a, b;
-    double correlation; /* NaN without a partner */
+    double correlation; /* NaN without a partner, or where one of the two never changes */
     double usage_a, usage_b;
 } gmal_match;
 

@@ -80,6 +80,14 @@ static int is_newer(const char *name) {
     return 0;
 }
 
+/* What stands beside the model; the last two are of the Python package, which Hugging Face's tools ask for. */
+static int is_head(const char *key) {
+    static const char *const keys[] = {"format", "version", "gma_version", "model", "model_type", "architectures"};
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        if (strcmp(key, keys[i]) == 0) return 1;
+    return 0;
+}
+
 static gma_status config_from_json(const char *path, const json_t *json, gma_lm_config *c) {
     const char *format = json_string_value(json_object_get(json, "format"));
     const json_t *model = json_object_get(json, "model");
@@ -92,6 +100,8 @@ static gma_status config_from_json(const char *path, const json_t *json, gma_lm_
     gma_status s = gma_lm_config_init(c);
     const char *key;
     json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)json, key, value)
+        if (!is_head(key)) return gma_fail(GMA_ERR_FORMAT, "%s: a model's configuration has no \"%s\"", path, key);
     json_object_foreach((json_t *)(uintptr_t)model, key, value) {
         const gmal_field *f = gmal_field_find(gmal_model_fields, gmal_model_field_count, key);
         if (!f) return gma_fail(GMA_ERR_FORMAT, "%s: model has no setting \"%s\"", path, key);

@@ -54,8 +54,13 @@ static void put_pair(const gmal_report *r, const gmal_pair *p) {
     FILE *f = r->f;
     const int64_t shown = p->count < SHOWN ? p->count : SHOWN;
     fprintf(f,
-            "<details><summary>Layer %lld: head %lld and head %lld there <small>mean correlation %.3f, chance "
-            "%.3f</small></summary>\n"
+            "<details><summary>Layer %lld: head %lld and head %lld there <small>mean correlation ",
+            (long long)p->numbers.layer, (long long)p->numbers.head_a, (long long)p->numbers.head_b);
+    gmal_html_number(f, p->numbers.correlation, 3);
+    fputs(", chance ", f);
+    gmal_html_number(f, p->numbers.chance, 3);
+    fprintf(f,
+            "</small></summary>\n"
             "<div class=\"wide\" tabindex=\"0\" role=\"region\" aria-label=\"Table: components of layer %lld, head "
             "%lld and head %lld\"><table><caption>The %lld "
             "most used components of %lld</caption><thead><tr><th scope=\"col\">correlation</th><th "
@@ -63,9 +68,8 @@ static void put_pair(const gmal_report *r, const gmal_pair *p) {
             "<th class=\"l\" scope=\"col\">its tokens</th><th scope=\"col\">there</th><th scope=\"col\">usage</th><th "
             "class=\"l\" scope=\"col\">its tokens</th>"
             "</tr></thead><tbody>\n",
-            (long long)p->numbers.layer, (long long)p->numbers.head_a, (long long)p->numbers.head_b,
-            p->numbers.correlation, p->numbers.chance, (long long)p->numbers.layer, (long long)p->numbers.head_a,
-            (long long)p->numbers.head_b, (long long)shown, (long long)p->count);
+            (long long)p->numbers.layer, (long long)p->numbers.head_a, (long long)p->numbers.head_b, (long long)shown,
+            (long long)p->count);
     for (int64_t i = 0; i < shown; i++) {
         const gmal_match *m = &p->matches[i];
         fputs("<tr>", f);
@@ -89,7 +93,8 @@ void gmal_report_comparison(const gmal_report *r) {
             "correlations, over the first "
             "%lld tokens, queries and keys. Heads of a layer are matched in the same way. Chance is what matching "
             "finds when the tokens of the other "
-            "model are shuffled; NMI is between the largest components of every token.</p>\n",
+            "model are shuffled; NMI is between the largest components of every token. A component that never changes has "
+            "no correlation (&#8211;).</p>\n",
             (long long)r->comparison->tokens);
     put_table(r);
     for (int i = 0; i < shown; i++)

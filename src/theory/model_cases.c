@@ -106,7 +106,10 @@ gma_status gmal_cases_model(const gma_lm *lm, const gma_verify_options *o, gmal_
         all += is_gma(lm, i) ? c->heads : 0;
     if (all == 0)
         return gma_fail(GMA_ERR_UNSUPPORTED, "the model has no gma layer, and the statements are about its mixtures");
-    const int64_t wanted = o->mixtures && o->mixtures < all ? o->mixtures : all;
+    if (o->mixtures > all)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "mixtures is %lld, and the model has %lld gma heads", (long long)o->mixtures,
+                        (long long)all);
+    const int64_t wanted = o->mixtures ? o->mixtures : all;
     *cases = (gmal_cases){calloc((size_t)wanted, sizeof *cases->item), 0};
     if (!cases->item)
         return gma_fail(GMA_ERR_OUT_OF_MEMORY, "no memory for %lld mixtures", (long long)wanted);

@@ -11,13 +11,9 @@ gma_status gmal_look_create(const gma_lm *lm, const gmal_span *span, int64_t eve
     *look = (gmal_look){.every = every, .first = first};
     if (every == 0)
         return GMA_OK;
-    if (!span)
-        return gma_fail(GMA_ERR_UNSUPPORTED, "inspect_every: looks at language models of one text, not at other tasks");
     const int64_t context = lm->layout->c.context, windows = gmal_span_windows(span, context);
     look->span = *span;
     gma_status s = gmal_router_create(lm, context, batch < windows ? batch : windows, threads, &look->router);
-    if (s == GMA_ERR_UNSUPPORTED)
-        return gma_fail(s, "inspect_every: %s", gma_last_error());
     int64_t k = 1;
     for (int64_t i = 0; i < lm->layout->c.layers; i++)
         if (gmal_is_gma(lm, i) && gmal_mixer_of(lm, i)->spec.components > k)

@@ -20,8 +20,8 @@ typedef struct gmal_look {
     gmal_events events;
 } gmal_look;
 
-/* every = 0: nothing is ever done. Takes all memory. span may be NULL: no text. UNSUPPORTED: the model has no gma layer,
- * or there is no text. lm must outlive it. */
+/* every = 0: nothing is ever done, and span may be NULL; otherwise the settings were found to name a text and a gma layer.
+ * Takes all memory. lm must outlive it. */
 gma_status gmal_look_create(const gma_lm *lm, const gmal_span *span, int64_t every, int64_t batch, int64_t first,
                             int threads, gmal_look *look);
 void gmal_look_destroy(gmal_look *look);

@@ -141,7 +141,7 @@ gma_status gmal_eval_pairs(const gma_lm *lm, const char *data, const gma_eval_op
     gmal_score score;
     TRY(gmal_pairs_kind(data, &of.kind));
     if (o->stride || o->split != GMA_SPLIT_ALL)
-        return gma_fail(GMA_ERR_UNSUPPORTED, "%s: generated pairs have no %s", data, o->stride ? "stride" : "split");
+        return gma_fail(GMA_ERR_UNSUPPORTED, "%s is for a file, and %s is generated", o->stride ? "stride" : "split", data);
     if (of.most > c->context)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "context is %lld, and the model reads sources of up to %lld", (long long)of.most,
                         (long long)c->context);

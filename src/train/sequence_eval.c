@@ -110,7 +110,7 @@ gma_status gmal_eval_sequences(const gma_lm *lm, const char *data, const gma_eva
     gmal_score score;
     gmal_set_want want = gmal_sequences_for(c, o->context);
     want.tokenizer = lm->tokenizer;
-    if (o->stride) return gma_fail(GMA_ERR_UNSUPPORTED, "%s: a stride is for one text, not for sequences", data);
+    if (o->stride) return gma_fail(GMA_ERR_UNSUPPORTED, "stride is for one text, and %s is read as sequences", data);
     if (want.context < 1 || (c->task == GMA_LM_TASK_CLASSIFY && o->context > c->context))
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "context is %lld, and the model classifies sequences of up to %lld",
                         (long long)o->context, (long long)c->context);
@@ -124,6 +124,7 @@ gma_status gmal_eval_sequences(const gma_lm *lm, const char *data, const gma_eva
     if (s == GMA_OK) {
         s = gmal_sequence_evaluate(&e, lm->values, (gmal_stop){NULL, NULL}, &score);
         result->sequences = result->windows = e.count;
+        for (int64_t i = span.begin; i < span.begin + e.count; i++) result->cut += gmal_set_is_cut(&set, i);
         gmal_sequence_eval_destroy(&e);
     }
     gmal_set_close(&set);

@@ -37,6 +37,9 @@ json_t *gmal_settings_to_json(const gma_settings *s);
 /* Values of a preset over those present. */
 gma_status gmal_settings_apply_preset(gma_settings *s, const char *name);
 
+/* Tokens, vocabulary and classes from the data, where it tells them; or what of the settings does not go with it. */
+gma_status gmal_settings_take_data(gma_settings *s);
+
 /* The first model setting in which two configurations differ, other than dropout; NULL when they agree. */
 const gmal_field *gmal_settings_model_difference(const gma_lm_config *a, const gma_lm_config *b);
 

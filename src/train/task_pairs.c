@@ -29,8 +29,6 @@ static gma_status open(gmal_task *task) {
     t->val = t->train;
     t->val.key = gmal_key((uint64_t)s->seed, 4);
     for (int64_t i = 0; i < validated(task); i++) task->val_tokens += gmal_pair_length(&t->val, i);
-    if (s->symbols < 2)
-        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "symbols must be at least 2: of one symbol there is one sequence of a length");
     /* Another task in the place of this one is noticed as other data is. */
     task->train_checksum = gmal_key(gmal_key((uint64_t)t->train.kind + 1, (uint64_t)t->train.symbols),
                                     gmal_key((uint64_t)t->train.least, (uint64_t)t->train.most));

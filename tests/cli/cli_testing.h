@@ -2,22 +2,11 @@
 #ifndef GMA_TESTS_CLI_TESTING_H
 #define GMA_TESTS_CLI_TESTING_H
 
-#include <stdarg.h>
-#include <setjmp.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
+#include "support/folder.h"
 
-#include <dirent.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-static char cli_folder[64];
 
 typedef struct cli_result {
     int code; /* exit code, or 1000 + signal */
@@ -25,39 +14,6 @@ typedef struct cli_result {
 } cli_result;
 
 static cli_result cli; /* of the last call */
-
-static inline int make_cli_folder(void **state) {
-    (void)state;
-    snprintf(cli_folder, sizeof cli_folder, "/tmp/gma-test-cli-XXXXXX");
-    return mkdtemp(cli_folder) == NULL;
-}
-
-static inline int remove_cli_folder(void **state) {
-    char command[128];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", cli_folder);
-    return system(command) != 0;
-}
-
-/* The path of `name` in the test folder; eight results live at a time. */
-static inline char *in_cli_folder(const char *name) {
-    static char paths[8][320];
-    static int next;
-    char *path = paths[next++ % 8];
-    snprintf(path, sizeof paths[0], "%s/%s", cli_folder, name);
-    return path;
-}
-
-static inline int cli_entries(void) {
-    DIR *dir = opendir(cli_folder);
-    assert_non_null(dir);
-    int count = 0;
-    for (const struct dirent *e; (e = readdir(dir)) != NULL;) {
-        count += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
-    }
-    closedir(dir);
-    return count;
-}
 
 static inline void cli_slurp(const char *path, char *text, size_t size) {
     FILE *file = fopen(path, "rb");
@@ -74,8 +30,8 @@ static void (*cli_prepare)(void);
 /* gma <words>, in the test folder; words end with NULL. stdout goes to `to` where that is given. */
 static inline int cli_run_to(const char *to, const char *const *words) {
     char out[128], err[128];
-    snprintf(out, sizeof out, "%s.out", cli_folder);
-    snprintf(err, sizeof err, "%s.err", cli_folder);
+    snprintf(out, sizeof out, "%s.out", test_folder);
+    snprintf(err, sizeof err, "%s.err", test_folder);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
@@ -86,7 +42,7 @@ static inline int cli_run_to(const char *to, const char *const *words) {
         int in_fd = open("/dev/null", O_RDONLY);
         int out_fd = open(to != NULL ? to : out, O_WRONLY | O_CREAT | O_TRUNC, 0600);
         int err_fd = open(err, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-        if (in_fd < 0 || out_fd < 0 || err_fd < 0 || chdir(cli_folder) != 0) {
+        if (in_fd < 0 || out_fd < 0 || err_fd < 0 || chdir(test_folder) != 0) {
             _exit(99);
         }
         dup2(in_fd, 0);

@@ -97,7 +97,7 @@ static void each_golden(void (*check)(const char *path, const char *name)) {
 static void check_naive(const char *path, const char *name) {
     CLI("op", path, "naive", "--naive", "--backward", "--responsibilities");
     assert_success();
-    assert_true(compare(path, in_cli_folder("naive"), name, 1, 0) >= 9);
+    assert_true(compare(path, in_folder("naive"), name, 1, 0) >= 9);
 }
 
 static void check_fast(const char *path, const char *name) {
@@ -112,9 +112,9 @@ static void check_fast(const char *path, const char *name) {
                 path, i == 0 ? "one" : "many");
             assert_success();
             if (i == 0) {
-                assert_true(compare(path, in_cli_folder("one"), name, 0, 0) >= 9);
+                assert_true(compare(path, in_folder("one"), name, 0, 0) >= 9);
             } else {
-                snprintf(command, sizeof command, "cmp '%s/one' '%s/many'", cli_folder, cli_folder);
+                snprintf(command, sizeof command, "cmp '%s/one' '%s/many'", test_folder, test_folder);
                 assert_int_equal(system(command), 0); /* the same bits for any number of threads */
             }
         }
@@ -152,17 +152,17 @@ static void test_bf16(void **state) {
     (void)state;
     CLI("op", golden("causal_decay_state"), "b", "--dtype", "bf16", "--backward", "--responsibilities");
     assert_success();
-    assert_types(in_cli_folder("b"), " o grad_q grad_k grad_v ", "F32");
+    assert_types(in_folder("b"), " o grad_q grad_k grad_v ", "F32");
     CLI("op", golden("causal_decay_state"), "f", "--backward", "--responsibilities");
     assert_success();
-    assert_types(in_cli_folder("f"), "", "F32");
+    assert_types(in_folder("f"), "", "F32");
     /* the same rounded inputs in double: what is left is the storage of the results, half a unit of 2^-7 */
     CLI("op", golden("causal_decay_state"), "n", "--dtype", "bf16", "--naive", "--backward", "--responsibilities");
     assert_success();
-    assert_types(in_cli_folder("n"), "", "F64");
-    assert_true(compare(in_cli_folder("n"), in_cli_folder("b"), "", 0, 1.0 / 256) >= 9);
+    assert_types(in_folder("n"), "", "F64");
+    assert_true(compare(in_folder("n"), in_folder("b"), "", 0, 1.0 / 256) >= 9);
     /* and the rounding of the inputs did take place */
-    gma_safetensors *f = opened(in_cli_folder("f")), *n = opened(in_cli_folder("n"));
+    gma_safetensors *f = opened(in_folder("f")), *n = opened(in_folder("n"));
     const gma_stored_tensor *a = gma_safetensors_find(f, "o"), *b = gma_safetensors_find(n, "o");
     double *x = values_of(f, a), *y = values_of(n, b);
     assert_true(tol_error(x, y, a->count, TOL_FLOOR_O) > 1e-4);
@@ -177,7 +177,7 @@ static void test_what_is_written(void **state) {
     CLI("op", golden("grouped_heads"), "out");
     assert_success();
     assert_string_equal(cli.out, "");
-    gma_safetensors *f = opened(in_cli_folder("out"));
+    gma_safetensors *f = opened(in_folder("out"));
     assert_int_equal(gma_safetensors_count(f), 3);
     assert_non_null(gma_safetensors_find(f, "o"));
     assert_non_null(gma_safetensors_find(f, "out_S"));
@@ -187,7 +187,7 @@ static void test_what_is_written(void **state) {
     /* only inputs that are there have gradients */
     CLI("op", golden("grouped_heads"), "out", "--backward");
     assert_success();
-    f = opened(in_cli_folder("out"));
+    f = opened(in_folder("out"));
     assert_int_equal(gma_safetensors_count(f), 11); /* 3, and those of q k v mu omega alpha log_decay logit_scale */
     assert_null(gma_safetensors_find(f, "grad_state_S"));
     gma_safetensors_close(f);
@@ -229,13 +229,13 @@ static void reset_hand(void) {
 }
 
 static void save_hand(void) {
-    if (gma_safetensors_save(in_cli_folder("hand"), hand, hand_count, meta, meta_count) != GMA_OK) {
+    if (gma_safetensors_save(in_folder("hand"), hand, hand_count, meta, meta_count) != GMA_OK) {
         fail_msg("%s", gma_last_error());
     }
 }
 
 static void assert_o(const double *want, int n) {
-    gma_safetensors *f = opened(in_cli_folder("out"));
+    gma_safetensors *f = opened(in_folder("out"));
     const gma_stored_tensor *t = gma_safetensors_find(f, "o");
     assert_non_null(t);
     assert_int_equal(t->count, n);
@@ -293,12 +293,12 @@ static void test_other_mixers(void **state) {
     assert_success();
     CLI("op", golden("causal_decay_key_mask"), "n", "--mixer", "linear", "--backward", "--naive");
     assert_success();
-    assert_int_equal(compare(in_cli_folder("n"), in_cli_folder("l"), "", 0, 0), 7); /* o, S, Z, q k v log_decay */
-    gma_safetensors *f = opened(in_cli_folder("l"));
+    assert_int_equal(compare(in_folder("n"), in_folder("l"), "", 0, 0), 7); /* o, S, Z, q k v log_decay */
+    gma_safetensors *f = opened(in_folder("l"));
     assert_string_equal(gma_safetensors_metadata(f, "mixer"), "linear");
     gma_safetensors_close(f);
     CLI("op", golden("causal_decay_key_mask"), "l", "--mixer", "linear", "--responsibilities");
-    assert_complaint(1, "mixture");
+    assert_complaint(2, "has no mixture");
     CLI("op", golden("causal_decay_key_mask"), "p", "--mixer", "performer");
     assert_complaint(1, "features");
 
@@ -312,8 +312,8 @@ static void test_other_mixers(void **state) {
     assert_success();
     CLI("op", "hand", "n", "--mixer", "performer", "--backward", "--naive");
     assert_success();
-    assert_int_equal(compare(in_cli_folder("n"), in_cli_folder("p"), "", 0, 0), 6); /* features have no gradient */
-    f = opened(in_cli_folder("p"));
+    assert_int_equal(compare(in_folder("n"), in_folder("p"), "", 0, 0), 6); /* features have no gradient */
+    f = opened(in_folder("p"));
     const gma_stored_tensor *s = gma_safetensors_find(f, "out_S");
     assert_true(s != NULL && s->rank == 4 && s->shape[2] == 3);
     gma_safetensors_close(f);
@@ -330,9 +330,9 @@ static void test_softmax(void **state) {
     assert_success();
     CLI("op", golden("causal_key_mask"), "n", "--mixer", "softmax", "--backward", "--naive");
     assert_success();
-    assert_int_equal(compare(in_cli_folder("n"), in_cli_folder("s"), "", 0, 0), 4); /* o, q k v */
+    assert_int_equal(compare(in_folder("n"), in_folder("s"), "", 0, 0), 4); /* o, q k v */
     CLI("op", golden("causal_key_mask"), "s", "--mixer", "softmax", "--responsibilities");
-    assert_complaint(1, "mixture");
+    assert_complaint(2, "has no mixture");
     CLI("op", golden("causal_key_mask"), "s", "--mixer", "mha");
     assert_complaint(2, "mha"); /* in the benchmarks only */
     static const struct {
@@ -383,7 +383,7 @@ static void assert_refused(const char *because) {
         CLI("op", "hand", "refused", naive ? "--naive" : "--no-naive");
         assert_complaint(1, because);
     }
-    assert_int_equal(access(in_cli_folder("refused"), F_OK), -1);
+    assert_int_equal(access(in_folder("refused"), F_OK), -1);
 }
 
 static void test_wrong_tensors(void **state) {
@@ -431,7 +431,7 @@ static void test_wrong_tensors(void **state) {
     assert_refused("\"cu_seqlens\"");
     reset_hand();
     find_hand("cu_seqlens")->tensor = gma_tensor_of(whole, GMA_I64, 1, 3, 0, 0, 0); /* 0 3 0 */
-    assert_refused("cu_seqlens");
+    assert_refused("hand: cu_seqlens");
     reset_hand();
     find_hand("cu_seqlens")->tensor = gma_tensor_of(whole, GMA_I64, 1, 1, 0, 0, 0); /* 0: does not reach N */
     assert_refused("cu_seqlens");
@@ -479,7 +479,7 @@ static void test_wrong_files(void **state) {
     CLI("op", "hand", "refused", "--isa", "avx2");
 #endif
     assert_complaint(1, "--isa");
-    assert_int_equal(access(in_cli_folder("refused"), F_OK), -1);
+    assert_int_equal(access(in_folder("refused"), F_OK), -1);
 }
 
 static void limit_file_size(void) {
@@ -504,12 +504,12 @@ static void test_no_room(void **state) {
 #ifdef UNDER_TSAN
     skip();
 #endif
-    int before = cli_entries();
+    int before = entries_in(test_folder);
     cli_prepare = limit_file_size;
     CLI("op", "hand", "out", "--responsibilities");
     cli_prepare = NULL;
     assert_int_equal(cli.code, 1);
-    assert_int_equal(cli_entries(), before);
+    assert_int_equal(entries_in(test_folder), before);
     assert_o(causal_o, N);
 }
 
@@ -522,5 +522,5 @@ int main(void) {
         cmocka_unit_test(test_wrong_metadata),      cmocka_unit_test(test_wrong_files),
         cmocka_unit_test(test_no_room),             cmocka_unit_test(test_other_mixers), cmocka_unit_test(test_softmax),
     };
-    return cmocka_run_group_tests(tests, make_cli_folder, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

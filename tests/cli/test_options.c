@@ -151,6 +151,25 @@ static void test_format(void **state) {
     assert_string_equal(why, "must be a whole number from 1 to 9, not \"12\"");
 }
 
+/* What the library says of an option is misuse; of a file it is not, whatever its name. */
+static void test_fail(void **state) {
+    (void)state;
+    static const struct {
+        const char *line;
+        int code;
+    } cases[] = {{"size must be at most 4, not 5", 2}, {"long_size is 5, and the model has 4", 2}, {"size (5) must divide 4", 2},
+                 {"size: cannot be opened", 1}, {"size of mine: cannot be opened", 1}, {"sizes must be equal", 1},
+                 {"Group is wrong", 1}, {"size", 1}, {"", 1}};
+    int64_t number;
+    gma_cli_option rows[] = {GMA_CLI_GROUP("Group"), {.name = "size", .type = GMA_CLI_INT, .value = &number},
+                                {.name = "long-size", .type = GMA_CLI_INT, .value = &number}};
+    const gma_cli_spec of = {.verb = "test", .options = rows, .option_count = GMA_CLI_COUNT(rows)};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s", cases[i].line);
+        assert_int_equal(gma_cli_fail(&of), cases[i].code);
+    }
+}
+
 static void test_json_string(void **state) {
     (void)state;
     char text[256] = "";
@@ -167,7 +186,7 @@ static void test_json_string(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_defaults), cmocka_unit_test(test_given),       cmocka_unit_test(test_misuse),
-        cmocka_unit_test(test_format),   cmocka_unit_test(test_json_string),
+        cmocka_unit_test(test_format),   cmocka_unit_test(test_json_string), cmocka_unit_test(test_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

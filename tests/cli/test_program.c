@@ -146,5 +146,5 @@ int main(void) {
         cmocka_unit_test(test_info),        cmocka_unit_test(test_environment),
         cmocka_unit_test(test_full_output),
     };
-    return cmocka_run_group_tests(tests, make_cli_folder, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -6,21 +6,9 @@
 
 #include "support/folder.h"
 
-#include <dirent.h>
-#include <unistd.h>
-
 #include "gma/data.h"
 
 static inline char *at(const char *name) { return in_folder(name); }
-
-static inline int entries(const char *path) {
-    DIR *dir = opendir(path);
-    int count = 0;
-    assert_non_null(dir);
-    for (const struct dirent *e; (e = readdir(dir)) != NULL;) count += e->d_name[0] != '.' || strlen(e->d_name) > 2;
-    closedir(dir);
-    return count;
-}
 
 static inline gma_token_info info_of(const gma_token_file *f) {
     gma_token_info info = {.struct_size = sizeof info};

@@ -279,8 +279,8 @@ static void test_files(void **state) {
     (void)state;
     if (!has_bpe()) return;
     gma_tokenizer *t = learn("data/tinyshakespeare/input.txt", 700), *back;
-    TST_OK(gma_tokenizer_save(t, folder));
-    TST_OK(gma_tokenizer_load(folder, &back));
+    TST_OK(gma_tokenizer_save(t, test_folder));
+    TST_OK(gma_tokenizer_load(test_folder, &back));
     assert_true(gma_tokenizer_hash(t) == gma_tokenizer_hash(back));
     assert_int_equal(gma_tokenizer_get_kind(back), GMA_TOKENIZER_BPE);
     size_t n, m;
@@ -357,20 +357,20 @@ static void test_wrong_files(void **state) {
         gma_tokenizer *t;
         put_text("vocab.bpe", cases[i].merges);
         put_encoder(cases[i].more);
-        const gma_status s = gma_tokenizer_load(folder, &t);
+        const gma_status s = gma_tokenizer_load(test_folder, &t);
         if (cases[i].why ? s != GMA_ERR_FORMAT || !strstr(gma_last_error(), cases[i].why) : s != GMA_OK)
             tst_fail("case %zu: status %d, \"%s\"", i, (int)s, gma_last_error());
         gma_tokenizer_destroy(t);
     }
     gma_tokenizer *t;
     put_text("encoder.json", "{\"a\": 0}");
-    TST_ERROR(gma_tokenizer_load(folder, &t), GMA_ERR_FORMAT, "has no token for byte 0");
+    TST_ERROR(gma_tokenizer_load(test_folder, &t), GMA_ERR_FORMAT, "has no token for byte 0");
     put_text("encoder.json", "[]");
-    TST_ERROR(gma_tokenizer_load(folder, &t), GMA_ERR_FORMAT, "is no object of tokens");
+    TST_ERROR(gma_tokenizer_load(test_folder, &t), GMA_ERR_FORMAT, "is no object of tokens");
     unlink(at("encoder.json"));
-    TST_ERROR(gma_tokenizer_load(folder, &t), GMA_ERR_IO, "encoder.json: cannot be opened");
+    TST_ERROR(gma_tokenizer_load(test_folder, &t), GMA_ERR_IO, "encoder.json: cannot be opened");
     unlink(at("vocab.bpe"));
-    TST_ERROR(gma_tokenizer_load(folder, &t), GMA_ERR_IO, "there is no tokenizer here");
+    TST_ERROR(gma_tokenizer_load(test_folder, &t), GMA_ERR_IO, "there is no tokenizer here");
     TST_ERROR(gma_tokenizer_load("/nonexistent", &t), GMA_ERR_IO, "/nonexistent");
     TST_ERROR(gma_tokenizer_load(put_text("x", "hello"), &t), GMA_ERR_FORMAT, "neither a folder");
 }

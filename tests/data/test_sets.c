@@ -31,7 +31,8 @@ static void test_listops_values(void **state) {
                                            {"[MIN 1", "character 7: the expression ends with 1 operators open"},
                                            {"[MIN 1 ] 2", "character 10: there is more"}, {"[MIN 1 ] ]", "character 10: there is more"},
                                            {"[AVG 1 2 ]", "character 1: \"[AVG\" is no symbol"}, {"[MIN 10 ]", "character 6: \"10\""},
-                                           {"[MIN 1 2]", "character 8: \"2]\""}, {"[MIN -1 ]", "character 6: \"-1\""}};
+                                           {"[MIN 1 2]", "character 8: \"2]\""}, {"[MIN -1 ]", "character 6: \"-1\""}, {"( 7", "character 4: the expression ends with 1 parentheses open"},
+                                           {"( 7 ) )", "character 7: ) closes nothing"}, {") 7 (", "character 1: ) closes nothing"}};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         int32_t value;
         TST_ERROR(gma_listops_evaluate(wrong[i][0], strlen(wrong[i][0]), &value, NULL), GMA_ERR_FORMAT, wrong[i][1]);
@@ -126,7 +127,7 @@ static void test_listops_files(void **state) {
     o.test = 0;
     o.tsv = 1;
     TST_OK(gma_data_listops(&o, at("lo")));
-    assert_int_equal(entries(at("lo")), 4);
+    assert_int_equal(entries_in(at("lo")), 4);
     TST_OK(gma_data_listops(&o, at("lo2"))); /* again the same */
     char *x = get_file(at("lo/train.tokens"), &n), *y = get_file(at("lo2/train.tokens"), &m);
     assert_int_equal(n, m);
@@ -244,7 +245,7 @@ static void test_imdb(void **state) {
     put_file("train.tsv", text, used);
     put_text("test.tsv", "0\t1_1\tbad\n1\t2_9\tgood, without a newline");
     TST_OK(gma_imdb_options_init(&o));
-    TST_OK(gma_data_imdb(&o, folder, at("im")));
+    TST_OK(gma_data_imdb(&o, test_folder, at("im")));
     int ones = 0, seen[N] = {0};
     for (int k = 0; k < 3; k++) {
         TST_OK(gma_token_file_open(at(names[k]), &f[k]));
@@ -273,8 +274,8 @@ static void test_imdb(void **state) {
     for (int k = 0; k < 3; k++) gma_token_file_close(f[k]);
     o.max_bytes = 5;
     o.held_out = 0;
-    TST_OK(gma_data_imdb(&o, folder, at("im5")));
-    assert_int_equal(entries(at("im5")), 2);
+    TST_OK(gma_data_imdb(&o, test_folder, at("im5")));
+    assert_int_equal(entries_in(at("im5")), 2);
     TST_OK(gma_token_file_open(at("im5/train.tokens"), &f[0]));
     assert_int_equal(info_of(f[0]).longest, 5);
     assert_int_equal(info_of(f[0]).sequences, N);
@@ -285,11 +286,11 @@ static void test_imdb(void **state) {
                                            {"01\tx\tb\n", "label \"01\""}};
     for (size_t i = 0; i < 5; i++) {
         put_text("test.tsv", wrong[i][0]);
-        TST_ERROR(gma_data_imdb(&o, folder, at("im6")), GMA_ERR_FORMAT, wrong[i][1]);
+        TST_ERROR(gma_data_imdb(&o, test_folder, at("im6")), GMA_ERR_FORMAT, wrong[i][1]);
         assert_int_not_equal(access(at("im6"), F_OK), 0);
     }
     unlink(at("test.tsv"));
-    TST_ERROR(gma_data_imdb(&o, folder, at("im6")), GMA_ERR_IO, "test.tsv: cannot be opened");
+    TST_ERROR(gma_data_imdb(&o, test_folder, at("im6")), GMA_ERR_IO, "test.tsv: cannot be opened");
 }
 
 /* ---- Recall ----------------------------------------------------------------------------------------------------- */

@@ -99,7 +99,7 @@ static void test_any_damage_is_seen(void **state) {
     free(good);
     gma_tokenizer_destroy(t);
     TST_ERROR(gma_token_file_open(at("none"), &f), GMA_ERR_IO, "none: cannot be opened");
-    TST_ERROR(gma_token_file_open(folder, &f), GMA_ERR_IO, "not a regular file");
+    TST_ERROR(gma_token_file_open(test_folder, &f), GMA_ERR_IO, "not a regular file");
     assert_int_equal(gma_token_file_is("data/tinyshakespeare/input.txt"), 0);
     assert_int_equal(gma_token_file_is(at("none")), 0);
     assert_int_equal(mkfifo(at("fifo"), 0600), 0); /* nobody writes to it, and nobody waits */
@@ -178,7 +178,7 @@ static void test_nothing_half_written(void **state) {
     int32_t bad = 10;
     TST_OK(gma_tokenizer_create(GMA_TOKENIZER_IDS, 10, &t));
     put_text("old", "old");
-    const int before = entries(folder);
+    const int before = entries_in(test_folder);
     TST_OK(gmal_token_writer_begin(&w, at("old"), t, GMA_TOKEN_STREAM, 0, ""));
     TST_ERROR(gmal_token_writer_add(&w, &bad, 1), GMA_ERR_INVALID_ARGUMENT, "token id 10, the vocabulary has 10");
     gmal_token_writer_abandon(&w);
@@ -186,7 +186,7 @@ static void test_nothing_half_written(void **state) {
     TST_ERROR(gmal_token_writer_finish(&w), GMA_ERR_INVALID_ARGUMENT, "no tokens");
     char *old = get_file(at("old"), &n);
     assert_string_equal(old, "old");
-    assert_int_equal(entries(folder), before);
+    assert_int_equal(entries_in(test_folder), before);
     free(old);
     gma_tokenizer_destroy(t);
 }
@@ -211,10 +211,10 @@ static void test_words(void **state) {
     assert_int_equal(list.ids[0], 0);
     assert_int_equal(list.ids[1], 3);
     assert_int_equal(list.ids[2], 0);
-    TST_OK(gma_tokenizer_save(t, folder));
+    TST_OK(gma_tokenizer_save(t, test_folder));
     unlink(at("vocab.bpe"));
     unlink(at("encoder.json"));
-    TST_OK(gma_tokenizer_load(folder, &back));
+    TST_OK(gma_tokenizer_load(test_folder, &back));
     assert_true(gma_tokenizer_hash(t) == gma_tokenizer_hash(back));
     gma_tokenizer_destroy(back);
     TST_OK(gma_data_encode(file, t, 0, at("tokens")));
@@ -233,7 +233,7 @@ static void test_words(void **state) {
     gma_tokenizer_destroy(t);
     /* Without <unk> an unknown word is an error, and nothing is written. */
     put_text("vocab.txt", "a\nb\n");
-    TST_OK(gma_tokenizer_load(folder, &t));
+    TST_OK(gma_tokenizer_load(test_folder, &t));
     list.count = 0;
     TST_ERROR(gma_tokenizer_encode(t, "a b\n c", 6, &list), GMA_ERR_FORMAT, "\"c\" at byte 5 is not in the vocabulary");
     TST_ERROR(gma_data_encode(file, t, 0, at("not-there")), GMA_ERR_FORMAT, "words: \"c\" at byte 11");
@@ -244,10 +244,10 @@ static void test_words(void **state) {
                                            {"a\nb c\n", "line 2: white space"}, {"a\r\n", "line 1: white space"}};
     for (size_t i = 0; i < 4; i++) {
         put_text("vocab.txt", wrong[i][0]);
-        TST_ERROR(gma_tokenizer_load(folder, &t), GMA_ERR_FORMAT, wrong[i][1]);
+        TST_ERROR(gma_tokenizer_load(test_folder, &t), GMA_ERR_FORMAT, wrong[i][1]);
     }
     put_text("vocab.txt", "");
-    TST_ERROR(gma_tokenizer_load(folder, &t), GMA_ERR_FORMAT, "vocab.txt: is empty");
+    TST_ERROR(gma_tokenizer_load(test_folder, &t), GMA_ERR_FORMAT, "vocab.txt: is empty");
     TST_ERROR(gma_tokenizer_create(GMA_TOKENIZER_IDS, 0, &t), GMA_ERR_INVALID_ARGUMENT, "vocab must be 1 or more");
     unlink(at("vocab.txt"));
 }

@@ -4,8 +4,8 @@
 
 static int make_text(void **state) {
     static const char *const words[] = {"the", "cat", "sat", "on", "a", "mat", "and", "saw", "two", "dogs"};
-    if (make_cli_folder(state)) return 1;
-    FILE *f = fopen(in_cli_folder("text"), "wb"), *tail = fopen(in_cli_folder("tail"), "wb");
+    if (make_folder(state)) return 1;
+    FILE *f = fopen(in_folder("text"), "wb"), *tail = fopen(in_folder("tail"), "wb");
     unsigned seed = 1;
     for (int i = 0; i < 3000; i++) {
         seed = seed * 1664525u + 1013904223u;
@@ -16,12 +16,6 @@ static int make_text(void **state) {
 }
 
 #define TRAIN(...) CLI("train", "--preset", "tiny", "--layers", "1", "--width", "16", "--context", "16", "--threads", "1", __VA_ARGS__)
-
-static void assert_same(const char *a, const char *b) {
-    char command[700];
-    snprintf(command, sizeof command, "cmp '%s' '%s'", in_cli_folder(a), in_cli_folder(b));
-    assert_int_equal(system(command), 0);
-}
 
 static double number(const char *key) {
     const char *at = strstr(cli.out, key);
@@ -39,10 +33,10 @@ static void check_kind(const char *file, const char *vocab_file) {
     assert_success();
     CLI("train", "--out", "b", "--resume", "--threads", "1");
     assert_success();
-    assert_same("a/last/model.safetensors", "b/last/model.safetensors");
+    assert_same_file("a/last/model.safetensors", "b/last/model.safetensors");
     snprintf(last, sizeof last, "a/last/%s", vocab_file);
     snprintf(other, sizeof other, "b/best/%s", vocab_file);
-    assert_same(last, other);
+    assert_same_file(last, other);
     /* The text and its token file are the same to the model. */
     CLI("data", "encode", "tail", "tail.tokens", "--vocab", file);
     assert_success();
@@ -70,10 +64,10 @@ static void check_kind(const char *file, const char *vocab_file) {
     CLI("train", "--out", "b", "--resume", "--steps", "9", "--data", "other.tokens");
     assert_int_equal(cli.code, 1);
     assert_non_null(strstr(cli.err, "other.tokens: was made by another tokenizer than that of the run to resume\n"));
-    unlink(in_cli_folder(last));
+    unlink(in_folder(last));
     char best[64];
     snprintf(best, sizeof best, "a/best/%s", vocab_file);
-    unlink(in_cli_folder(best));
+    unlink(in_folder(best));
     CLI("generate", "a", "--length", "1");
     assert_int_equal(cli.code, 1);
 }
@@ -84,7 +78,7 @@ static void test_words(void **state) {
     CLI("data", "encode", "text", "file.tokens", "--tokenizer", "words");
     assert_success();
     /* As many words, but others. */
-    FILE *f = fopen(in_cli_folder("others"), "wb");
+    FILE *f = fopen(in_folder("others"), "wb");
     for (int i = 0; i < 400; i++) fprintf(f, " w%d%s", i % 8, i % 9 == 8 ? " \n" : "");
     fclose(f);
     CLI("data", "encode", "others", "other.tokens", "--tokenizer", "words");
@@ -115,7 +109,7 @@ static void test_bytes(void **state) {
     assert_success();
     TRAIN("--data", "bytes.tokens", "--out", "d", "--steps", "4");
     assert_success();
-    assert_same("c/last/model.safetensors", "d/last/model.safetensors");
+    assert_same_file("c/last/model.safetensors", "d/last/model.safetensors");
     TRAIN("--data", "bytes.tokens", "--val-data", "tail", "--out", "e", "--steps", "2");
     assert_success();
     CLI("eval", "c", "--data", "bytes.tokens", "--split", "val", "--baselines");
@@ -136,12 +130,12 @@ static void test_refusals(void **state) {
     TRAIN("--data", "text", "--out", "x", "--tokens", "file");
     assert_complaint(1, "text: is not a token file");
     char command[600];
-    snprintf(command, sizeof command, "head -c 9000 '%s' > '%s'", in_cli_folder("bytes.tokens"), in_cli_folder("cut.tokens"));
+    snprintf(command, sizeof command, "head -c 9000 '%s' > '%s'", in_folder("bytes.tokens"), in_folder("cut.tokens"));
     assert_int_equal(system(command), 0);
     TRAIN("--data", "cut.tokens", "--out", "x");
     assert_int_not_equal(cli.code, 0);
     assert_non_null(strstr(cli.err, "cut.tokens: "));
-    assert_int_not_equal(access(in_cli_folder("x"), F_OK), 0);
+    assert_int_not_equal(access(in_folder("x"), F_OK), 0);
 }
 
 int main(void) {
@@ -151,5 +145,5 @@ int main(void) {
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

@@ -113,7 +113,7 @@ static void test_json(void **state) {
     gma_lm *lm = model("gma", 1);
     gma_inspection *n = look(lm, NULL);
     char path[160];
-    snprintf(path, sizeof path, "%s/out.json", folder);
+    snprintf(path, sizeof path, "%s/out.json", test_folder);
     TST_OK(gma_inspection_json(n, path));
     json_error_t error;
     json_t *root = json_load_file(path, 0, &error);
@@ -142,7 +142,7 @@ static void test_token_file(void **state) {
     gma_lm *lm = model("gma", 1);
     gma_tokenizer *bytes;
     char path[160];
-    snprintf(path, sizeof path, "%s/text.tokens", folder);
+    snprintf(path, sizeof path, "%s/text.tokens", test_folder);
     TST_OK(gma_tokenizer_create(GMA_TOKENIZER_BYTES, 256, &bytes));
     TST_OK(gma_data_encode(text_file(), bytes, 0, path));
     gma_inspection *text = look(lm, NULL), *tokens;

@@ -35,6 +35,29 @@ static void test_report(void **state) {
     free(text);
 }
 
+/* One component: its responsibility is 1 for every token, and correlates with nothing. */
+static void test_compare_one(void **state) {
+    (void)state;
+    assert_int_equal(TRAIN("--out", "runs/one", "--steps", "1", "--components", "1"), 0);
+    assert_int_equal(CLI("inspect", "--compare", "runs/one", "runs/one", "--data", "text", "--tokens", "2000", "--out",
+                         "one.html", "--json", "one.json"), 0);
+    assert_prints("    0      0      0           -        -        -       0/1    ");
+    assert_prints("-: undefined, for responsibilities that never change");
+    size_t n;
+    char *text = contents("one.json", &n);
+    static const char *const keys[] = {"\"correlation\": ", "\"chance\": ", "\"correlation_by_usage\": "};
+    for (int i = 0; i < 3; i++) {
+        const char *at = strstr(text, keys[i]);
+        assert_non_null(at);
+        assert_memory_equal(at + strlen(keys[i]), "null", 4);
+    }
+    free(text);
+    text = contents("one.html", &n);
+    assert_non_null(strstr(text, "mean correlation \xe2\x80\x93, chance \xe2\x80\x93"));
+    assert_null(strstr(text, "nan"));
+    free(text);
+}
+
 static void test_refusals(void **state) {
     (void)state;
     assert_int_equal(TRAIN("--out", "runs/g", "--steps", "2"), 0);
@@ -45,14 +68,33 @@ static void test_refusals(void **state) {
     expect_refusal(1, "no gma layer to look at; its 2 layers mix with: linear, softmax", NULL);
     CLI("train", "--data", "text", "--preset", "tiny", "--layers", "linear,softmax", "--width", "16", "--heads", "2",
         "--context", "16", "--steps", "2", "--out", "runs/x", "--inspect-every", "1");
-    expect_refusal(1, "inspect_every: the model has no gma layer to look at; its 2 layers mix with: linear, softmax",
-                   "runs/x");
+    expect_refusal(2, "inspect_every: no layer has components to look at", "runs/x");
+    CLI("train", "--task", "seq2seq", "--data", "copy", SMALL, "--steps", "2", "--out", "runs/x", "--inspect-every", "1");
+    expect_refusal(2, "inspect_every: looks at language models of one text, not at other tasks", "runs/x");
+    CLI("data", "mqar", "recall.tokens", "--sequences", "9", "--length", "8", "--pairs", "1", "--vocab-size", "24");
+    CLI("train", "--data", "recall.tokens", SMALL, "--steps", "2", "--out", "runs/x", "--inspect-every", "1");
+    expect_refusal(2, "inspect_every: looks at language models of one text, and recall.tokens holds sequences", "runs/x");
+    CLI("inspect", "runs/g", "--data", "text", "--layer", "7");
+    expect_refusal(2, "layer is 7, and the model's are 0 to 0", NULL);
+    CLI("inspect", "runs/g", "--data", "text", "--head", "2");
+    expect_refusal(2, "head is 2, and those of a layer are 0 to 1", NULL);
+    put_file("page", "no report", 9);
+    CLI("inspect", "runs/g", "--data", "text", "--out", "page");
+    expect_refusal(2, "page is there and is not an HTML file, so it is not replaced", NULL);
+    CLI("inspect", "runs/g", "--data", "text", "--json", "page");
+    expect_refusal(2, "page is there and is not a JSON file, so it is not replaced", NULL);
+    CLI("plot", "runs/g", "--out", "page");
+    expect_refusal(2, "page is there and is not an SVG, so it is not replaced", NULL);
     CLI("inspect", "--compare", "runs/g", "runs/none", "--data", "text");
     expect_refusal(1, "linear, softmax", NULL);
     CLI("inspect", "--compare", "runs/g", "--data", "text");
     expect_refusal(2, "--compare takes two models", NULL);
     CLI("inspect", "runs/g", "runs/g", "--data", "text");
     expect_refusal(2, "two with --compare", NULL);
+    CLI("inspect", "runs/g", "--data", "text", "--top", "3");
+    expect_refusal(2, "--out and --json are missing", NULL);
+    CLI("inspect", "--compare", "runs/g", "runs/g", "--data", "text", "--json", "no.json", "--top", "3");
+    expect_refusal(2, "the JSON of --compare lists five tokens", "no.json");
     CLI("inspect", "runs/g", "--data", "text", "--span", "9");
     expect_refusal(2, "--out FILE.html is missing", NULL);
     CLI("inspect", "runs/g", "--data", "text", "--tokens", "100", "--out", "no.html", "--at", "96");
@@ -98,7 +140,7 @@ static void test_inspect_every(void **state) {
     /* Stopped, gone on with: the same lines, and no record twice. A torn record at the end is no harm. */
     assert_int_equal(
         TRAIN("--out", "runs/torn", "--steps", "8", "--inspect-every", "2", "--stop-at", "6", "--save-every", "4"), 0);
-    FILE *f = fopen(in_cli_folder("runs/torn/events.out.tfevents.gma"), "ab");
+    FILE *f = fopen(in_folder("runs/torn/events.out.tfevents.gma"), "ab");
     assert_non_null(f);
     assert_int_equal(fwrite("\x20\0\0\0\0\0\0\0torn", 1, 12, f), 12);
     fclose(f);
@@ -123,7 +165,7 @@ static void test_same_numbers(void **state) {
     assert_int_equal(TRAIN("--out", "runs/same", "--steps", "4", "--inspect-every", "4", "--val-fraction", "0.5"), 0);
     char *text = contents("text", &n);
     FILE *f =
-        fopen(in_cli_folder("val"), "wb"); /* the first batch of the validation part: 4 windows of 16, and one more */
+        fopen(in_folder("val"), "wb"); /* the first batch of the validation part: 4 windows of 16, and one more */
     assert_non_null(f);
     assert_int_equal(fwrite(text + 30000, 1, 65, f), 65);
     fclose(f);
@@ -144,21 +186,21 @@ static void test_same_numbers(void **state) {
 static void test_events_file(void **state) {
     (void)state;
     gmal_events e;
-    put_bytes("notes", "these are no events, but someone's", 34);
-    assert_int_equal(gmal_events_open(in_cli_folder("notes"), 5, &e), GMA_ERR_FORMAT);
+    put_file("notes", "these are no events, but someone's", 34);
+    assert_int_equal(gmal_events_open(in_folder("notes"), 5, &e), GMA_ERR_FORMAT);
     assert_non_null(strstr(gma_last_error(), "is no event file"));
     size_t n;
     char *text = contents("notes", &n);
     assert_int_equal(n, 34); /* untouched */
     free(text);
-    assert_int_equal(gmal_events_open(in_cli_folder("no/such/file"), -1, &e), GMA_ERR_IO);
+    assert_int_equal(gmal_events_open(in_folder("no/such/file"), -1, &e), GMA_ERR_IO);
     assert_int_equal(~gmal_crc32_more(GMAL_CRC32C, GMAL_CRC32_START, "123456789", 9), 0xe3069283u);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_report),       cmocka_unit_test(test_refusals),    cmocka_unit_test(test_inspect_every),
+        cmocka_unit_test(test_report),       cmocka_unit_test(test_compare_one),  cmocka_unit_test(test_refusals),    cmocka_unit_test(test_inspect_every),
         cmocka_unit_test(test_same_numbers), cmocka_unit_test(test_events_file),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

@@ -173,17 +173,17 @@ static void models(void **state) {
     char text[200];
     for (int i = 0; i < 200; i++)
         text[i] = (char)('a' + i * i % 23);
-    FILE *f = fopen(in_cli_folder("long"), "wb");
+    FILE *f = fopen(in_folder("long"), "wb");
     assert_int_equal(fwrite(text, 1, 31, f), 31);
     fclose(f);
-    f = fopen(in_cli_folder("short"), "wb");
+    f = fopen(in_folder("short"), "wb");
     assert_int_equal(fwrite(text, 1, 30, f), 30);
     fclose(f);
     for (int levers = 0; levers < 2; levers++) {
         gma_lm *lm = model("gma,softmax,gma", levers);
         o.mixtures = 0;
         for (int i = 0; i < 2; i++) {
-            o.data = i ? in_cli_folder("long") : NULL; /* 4K = 24 tokens, a window of 30 */
+            o.data = i ? in_folder("long") : NULL; /* 4K = 24 tokens, a window of 30 */
             TST_OK(gma_verify(lm, &o, &v));
             assert_int_equal(gma_verification_mixtures(v), 8);
             assert_int_equal(gma_verification_violations(v), 0);
@@ -195,7 +195,7 @@ static void models(void **state) {
         TST_OK(gma_verify(lm, &o, &v));
         assert_int_equal(gma_verification_mixtures(v), 3);
         gma_verification_destroy(v);
-        o.data = in_cli_folder("short");
+        o.data = in_folder("short");
         TST_ERROR(gma_verify(lm, &o, &v), GMA_ERR_INVALID_ARGUMENT, "has 30 tokens; 1 windows of 30 need 31");
         assert_null(v);
         o.data = "nowhere";
@@ -243,6 +243,13 @@ static void verb(void **state) {
     assert_complaint(1, "no model here");
     CLI("verify", "x", "--components", "3");
     assert_complaint(2, "--components is for --random");
+    CLI("verify", "x", "--context", "8");
+    assert_complaint(2, "there is no --data FILE");
+    gma_lm *lm = model("gma", 0);
+    TST_OK(gma_lm_save(lm, in_folder("four"), GMA_F32));
+    gma_lm_destroy(lm);
+    CLI("verify", "four", "--mixtures", "9");
+    assert_complaint(2, "mixtures is 9, and the model has 4 gma heads");
     CLI("verify", "--random", "--data", "x");
     assert_complaint(2, "--data and --context are for a MODEL");
 }
@@ -252,5 +259,5 @@ int main(void) {
         cmocka_unit_test(singular_values), cmocka_unit_test(drawn_mixtures), cmocka_unit_test(wrong_bounds),
         cmocka_unit_test(records),         cmocka_unit_test(models),         cmocka_unit_test(verb),
     };
-    return cmocka_run_group_tests(tests, make_cli_folder, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,13 +1,14 @@
 /* Case J8: a kill at any moment, a file-size limit or a full disk leaves the old or the new contents, whole. */
 #define _GNU_SOURCE
 
-#include "io/io_testing.h"
+#include "support/folder.h"
 
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -207,7 +208,7 @@ static void test_folder_names(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         assert_int_equal(gmal_folder_begin(&f, bad[i]), GMA_ERR_IO);
     }
-    write_bytes(in_folder("plain"), "x", 1);
+    put_file("plain", "x", 1);
     assert_int_equal(gmal_folder_begin(&f, in_folder("plain")), GMA_ERR_IO);
     assert_int_equal(gmal_folder_begin(&f, in_folder("missing/one")), GMA_ERR_IO);
     assert_int_equal(save_folder(in_folder("slash//"), 2), GMA_OK);
@@ -222,7 +223,7 @@ static void test_left_overs(void **state) {
     assert_int_equal(save_folder(path, 1), GMA_OK);
     /* a kill while writing: half a folder beside it */
     assert_int_equal(mkdir(in_folder("kept.tmp"), 0700), 0);
-    write_bytes(in_folder("kept.tmp/a"), "half", 4);
+    put_file("kept.tmp/a", "half", 4);
     assert_true(load_folder(path) == 1);
     assert_int_equal(save_folder(path, 2), GMA_OK);
     assert_true(load_folder(path) == 2);
@@ -246,7 +247,7 @@ static void test_replace_file(void **state) {
     assert_int_equal(gmal_replace_file(path, "{}", 2), GMA_OK);
     assert_int_equal(gmal_replace_file(path, "", 0), GMA_OK);
     assert_int_equal(gmal_replace_file(path, "{\"a\":1}", 7), GMA_OK);
-    char *data = read_bytes(path, &bytes);
+    char *data = get_file(path, &bytes);
     assert_int_equal(bytes, 7);
     assert_memory_equal(data, "{\"a\":1}", 7);
     free(data);
@@ -265,5 +266,5 @@ int main(void) {
         cmocka_unit_test(test_folder_names),               cmocka_unit_test(test_left_overs),
         cmocka_unit_test(test_replace_file),
     };
-    return cmocka_run_group_tests(tests, make_test_folder, remove_test_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

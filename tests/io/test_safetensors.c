@@ -2,13 +2,30 @@
  * written comes back. Cases J1, J2, J3, J6. */
 #define _GNU_SOURCE
 
-#include "io/io_testing.h"
+#include "support/folder.h"
 
 #include <math.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "gma/io.h"
+
+/* A safetensors file with that header and `bytes` bytes of data. */
+static void put_header(const char *name, const char *header, const void *data, size_t bytes) {
+    size_t n = strlen(header);
+    char *all = calloc(1, 8 + n + bytes);
+    assert_non_null(all);
+    for (int i = 0; i < 8; i++) {
+        all[i] = (char)(n >> (8 * i));
+    }
+    memcpy(all + 8, header, n);
+    if (bytes > 0) {
+        memcpy(all + 8 + n, data, bytes);
+    }
+    put_file(name, all, 8 + n + bytes);
+    free(all);
+}
 
 static const char *case_file(const char *name) {
     static char path[512];
@@ -142,7 +159,7 @@ static void test_bad_headers(void **state) {
     static const char data[8];
     for (size_t i = 0; i < sizeof bad_headers / sizeof bad_headers[0]; i++) {
         const char *path = in_folder("crafted");
-        write_header(path, bad_headers[i].header, data, bad_headers[i].data_bytes);
+        put_header("crafted", bad_headers[i].header, data, bad_headers[i].data_bytes);
         assert_refused(path, bad_headers[i].because);
     }
 }
@@ -156,7 +173,7 @@ static void test_deep_header(void **state) {
     memset(header, '[', n);
     memcpy(header, "{\"a\":", 5);
     header[n] = '\0';
-    write_header(in_folder("deep"), header, NULL, 0);
+    put_header("deep", header, NULL, 0);
     free(header);
     assert_refused(in_folder("deep"), "depth");
 }
@@ -233,7 +250,7 @@ static void test_types_without_a_gma_dtype_are_listed(void **state) {
     (void)state;
     static const char data[16];
     char out[64];
-    write_header(in_folder("half"),
+    put_header("half",
                  "{\"h\":{\"dtype\":\"F16\",\"shape\":[1,1,1,1,1,2],\"data_offsets\":[0,4]},"
                  "\"four\":{\"dtype\":\"F4\",\"shape\":[24],\"data_offsets\":[4,16],\"extra\":null}}",
                  data, sizeof data);
@@ -253,7 +270,7 @@ static void test_file_that_shrinks(void **state) {
     static const float data[4] = {1, 2, 3, 4};
     float out[4];
     const char *path = in_folder("shrinks");
-    write_header(path, "{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}", data, sizeof data);
+    put_header("shrinks", "{\"a\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}", data, sizeof data);
     gma_safetensors *f = opened(path);
     assert_int_equal(truncate(path, 60), 0);
     assert_int_equal(gma_safetensors_read(f, gma_safetensors_at(f, 0), GMA_F32, out), GMA_ERR_IO);
@@ -414,8 +431,8 @@ static void test_round_trip(void **state) {
         copy_file(case_file(name), in_folder("first"));
         assert_same_contents(case_file(name), in_folder("first"));
         copy_file(in_folder("first"), in_folder("second"));
-        char *first = read_bytes(in_folder("first"), &first_bytes);
-        char *second = read_bytes(in_folder("second"), &second_bytes);
+        char *first = get_file(in_folder("first"), &first_bytes);
+        char *second = get_file(in_folder("second"), &second_bytes);
         assert_int_equal(first_bytes, second_bytes);
         assert_memory_equal(first, second, first_bytes);
         free(first);
@@ -496,7 +513,7 @@ static void test_save_errors(void **state) {
     snprintf(folder, sizeof folder, "%s", in_folder("errors"));
     assert_int_equal(mkdir(folder, 0700), 0);
     const char *path = in_folder("errors/file");
-    write_bytes(path, "old", 3);
+    put_file("errors/file", "old", 3);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         assert_int_equal(gma_safetensors_save(path, cases[i], 2, NULL, 0), GMA_ERR_INVALID_ARGUMENT);
         assert_non_null(strstr(gma_last_error(), "file"));
@@ -508,7 +525,7 @@ static void test_save_errors(void **state) {
     assert_int_equal(gma_safetensors_save("", cases[0], 1, NULL, 0), GMA_ERR_IO);
     assert_int_equal(gma_safetensors_save("/dev/null", cases[0], 1, NULL, 0), GMA_ERR_IO);
     size_t bytes;
-    char *data = read_bytes(path, &bytes);
+    char *data = get_file(path, &bytes);
     assert_int_equal(bytes, 3);
     assert_memory_equal(data, "old", 3);
     free(data);
@@ -520,7 +537,7 @@ static void test_link_stays_a_link(void **state) {
     static const float x[1] = {3};
     const gma_named_tensor t = {"a", gma_tensor_of(x, GMA_F32, 1, 1, 0, 0, 0)};
     struct stat st;
-    write_bytes(in_folder("real"), "old", 3);
+    put_file("real", "old", 3);
     assert_int_equal(symlink("real", in_folder("link")), 0);
     assert_int_equal(gma_safetensors_save(in_folder("link"), &t, 1, NULL, 0), GMA_OK);
     assert_int_equal(lstat(in_folder("link"), &st), 0);
@@ -549,5 +566,5 @@ int main(void) {
         cmocka_unit_test(test_save_errors),
         cmocka_unit_test(test_link_stays_a_link),
     };
-    return cmocka_run_group_tests(tests, make_test_folder, remove_test_folder);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

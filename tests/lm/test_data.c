@@ -1,6 +1,6 @@
 /* Data, settings, n-gram tables, plots. */
 #define _POSIX_C_SOURCE 200809L
-#include "support/check.h"
+#include "support/folder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,31 +12,6 @@
 #include "gma/train.h"
 #include "train/evaluate.h"
 #include "train/settings.h"
-
-static char folder[64];
-
-static int make_folder(void **state) {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/gma-test-lm-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command) != 0;
-}
-
-static const char *put_file(const char *name, const void *data, size_t n) {
-    static char path[160];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
-    return path;
-}
 
 /* ---- Tokens ---------------------------------------------------------------------------------------------------- */
 
@@ -73,7 +48,7 @@ static void test_wrong_files(void **state) {
     const uint16_t ids[5] = {0, 9, 3, 10, 65535}, top[2] = {65535, 1};
     TST_ERROR(gmal_tokens_open(put_file("none", "", 0), 1, 256, &t), GMA_ERR_FORMAT, "is empty");
     TST_ERROR(gmal_tokens_open("/nonexistent/file", 1, 256, &t), GMA_ERR_IO, "/nonexistent/file: cannot be opened");
-    TST_ERROR(gmal_tokens_open(folder, 1, 256, &t), GMA_ERR_IO, "not a regular file");
+    TST_ERROR(gmal_tokens_open(test_folder, 1, 256, &t), GMA_ERR_IO, "not a regular file");
     TST_ERROR(gmal_tokens_open(put_file("odd", "abc", 3), 2, 256, &t), GMA_ERR_FORMAT, "odd number of bytes (3)");
     /* K7: the id and where it is. */
     TST_ERROR(gmal_tokens_open(put_file("ids", ids, sizeof ids), 2, 10, &t), GMA_ERR_FORMAT, "token id 10 at byte 6");
@@ -251,7 +226,7 @@ static void test_plot_extremes(void **state) {
         "{\"step\": 1, \"loss\": 5}\n{\"step\": 2, \"lo",
     };
     char out[200], svg[20000];
-    snprintf(out, sizeof out, "%s/extreme.svg", folder);
+    snprintf(out, sizeof out, "%s/extreme.svg", test_folder);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const char *run = put_file("extreme.jsonl", cases[i], strlen(cases[i]));
         TST_OK(gma_plot(&run, 1, NULL, out));
@@ -272,8 +247,8 @@ static void test_plot(void **state) {
     static const char lines[] = "{\"step\": 1, \"loss\": 5.5}\n{\"step\": 2, \"loss\": 3.25}\n"
                                 "{\"step\": 2, \"val_loss\": 3.125}\n";
     char run[200], out[200], svg[20000];
-    snprintf(run, sizeof run, "%s/a<b>.jsonl", folder);
-    snprintf(out, sizeof out, "%s/out.svg", folder);
+    snprintf(run, sizeof run, "%s/a<b>.jsonl", test_folder);
+    snprintf(out, sizeof out, "%s/out.svg", test_folder);
     put_file("a<b>.jsonl", lines, strlen(lines));
     const char *runs[2] = {run, run}, *empty[1] = {put_file("empty.jsonl", "", 0)};
     TST_OK(gma_plot(runs, 2, "x & y", out));
@@ -312,7 +287,7 @@ static gma_settings *tiny_run(const char *data, const char *out) {
     return s;
 }
 
-static const char *put_text(void) {
+static char *put_letters(void) {
     static char text[4000];
     for (size_t i = 0; i < sizeof text; i++) text[i] = (char)('a' + i * i % 23);
     return put_file("run.txt", text, sizeof text);
@@ -326,10 +301,8 @@ static int cut_it(void *context, const gma_train_progress *p) {
 
 static void test_cut_short(void **state) {
     (void)state;
-    char data[200], out[200];
-    snprintf(data, sizeof data, "%s", put_text());
-    snprintf(out, sizeof out, "%s/cut", folder);
-    gma_settings *s = tiny_run(data, out);
+    char *data = put_letters();
+    gma_settings *s = tiny_run(data, in_folder("cut"));
     TST_OK(gma_train(s, cut_it, data, NULL));
     gma_settings_destroy(s);
 }
@@ -342,11 +315,8 @@ static int stop_validation(void *context, const gma_train_progress *p) {
 /* Stopped in the validation after the last step: resuming makes it up, once, and best/ with it. */
 static void test_owed_validation(void **state) {
     (void)state;
-    char data[200], out[200], best[240];
-    snprintf(data, sizeof data, "%s", put_text());
-    snprintf(out, sizeof out, "%s/owed", folder);
-    snprintf(best, sizeof best, "%s/best/model.safetensors", out);
-    gma_settings *s = tiny_run(data, out);
+    const char *best = in_folder("owed/best/model.safetensors");
+    gma_settings *s = tiny_run(put_letters(), in_folder("owed"));
     gma_train_result r = {.struct_size = sizeof r};
     TST_ERROR(gma_train(s, stop_validation, NULL, &r), GMA_ERR_INTERRUPTED, "after step 3 of 3");
     assert_int_not_equal(access(best, F_OK), 0);

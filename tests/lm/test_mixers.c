@@ -174,8 +174,8 @@ static void test_folder_of_a_hybrid(void **state) {
     c.width = 12;
     c.heads = 2;
     TST_OK(gma_lm_create(&c, 4, &lm));
-    TST_OK(gma_lm_save(lm, in_cli_folder("hybrid"), GMA_F32));
-    TST_OK(gma_lm_load(in_cli_folder("hybrid"), &read));
+    TST_OK(gma_lm_save(lm, in_folder("hybrid"), GMA_F32));
+    TST_OK(gma_lm_load(in_folder("hybrid"), &read));
     TST_OK(gma_lm_get_config(read, &back));
     assert_memory_equal(&back, &lm->layout->c, sizeof back);
     assert_memory_equal(read->values, lm->values, (size_t)lm->layout->total * sizeof(float));
@@ -279,7 +279,7 @@ static void test_every_mixer_resumes(void **state) {
 static void test_wrong_settings(void **state) {
     (void)state;
     CLI("train", "--data", "text", "--out", "x", "--mixer", "attention");
-    expect_refusal(2, "--mixer: mixer 'attention' is unknown; there are: gma, linear", "x");
+    expect_refusal(2, "--mixer 'attention' is unknown; there are: gma, linear", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear:window=4");
     expect_refusal(2, "--layers: item 2, \"linear:window=4\": the mixer linear has no window", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,linear", "--mixer", "gma");
@@ -310,5 +310,5 @@ int main(void) {
         cmocka_unit_test(test_redraw),             cmocka_unit_test(test_every_mixer_learns),
         cmocka_unit_test(test_every_mixer_resumes), cmocka_unit_test(test_wrong_settings),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

@@ -15,7 +15,7 @@ static const gmal_slot_param *slot(const gmal_layout *l, int64_t layer, int32_t 
 
 static gma_lm *load(const char *name) {
     gma_lm *lm = NULL;
-    assert_int_equal(gma_lm_load(in_cli_folder(name), &lm), GMA_OK);
+    assert_int_equal(gma_lm_load(in_folder(name), &lm), GMA_OK);
     return lm;
 }
 
@@ -154,5 +154,5 @@ int main(void) {
         cmocka_unit_test(test_frozen),  cmocka_unit_test(test_tied),     cmocka_unit_test(test_tied_gradient),
         cmocka_unit_test(test_kmeans),  cmocka_unit_test(test_resume),   cmocka_unit_test(test_refusals),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

@@ -1,6 +1,6 @@
 /* Models through the public interface: streaming, folders, dropout, masked targets, sampling, text. */
 #define _POSIX_C_SOURCE 200809L
-#include "support/check.h"
+#include "support/folder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -12,29 +12,6 @@
 #include "lm/net_cases.h"
 #include "models/model.h"
 #include "models/net.h"
-
-static char folder[64];
-
-static int make_folder(void **state) {
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/gma-test-lm-XXXXXX");
-    return mkdtemp(folder) == NULL;
-}
-
-static int remove_folder(void **state) {
-    char command[100];
-    (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return system(command) != 0;
-}
-
-static char *in_folder(const char *name) {
-    static char path[4][160];
-    static int next;
-    char *p = path[next++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    return p;
-}
 
 /* A model off its initial values, so that nothing cancels. */
 static gma_lm *make_model(const gma_lm_config *c) {
@@ -264,13 +241,11 @@ static void test_other_shapes(void **state) {
     TST_ERROR(gma_lm_load(in_folder("d"), &read), GMA_ERR_SHAPE, "holds");
     copy_file(in_folder("b/model.safetensors"), in_folder("a/model.safetensors"));
     TST_ERROR(gma_lm_load(in_folder("a"), &read), GMA_ERR_SHAPE, "gate_proj.weight is missing");
-    FILE *f = fopen(in_folder("d/config.json"), "wb");
-    fputs("{\"format\": \"gma-lm\", \"version\": 2, \"model\": {}}", f);
-    fclose(f);
+    put_text("d/config.json", "{\"format\": \"gma-lm\", \"version\": 2, \"model\": {}}");
     TST_ERROR(gma_lm_load(in_folder("d"), &read), GMA_ERR_FORMAT, "version 2");
-    f = fopen(in_folder("d/config.json"), "wb");
-    fputs("{\"format\": \"gma-lm\", ", f);
-    fclose(f);
+    put_text("d/config.json", "{\"format\": \"gma-lm\", \"version\": 1, \"dropout\": 0.5, \"model\": {}}");
+    TST_ERROR(gma_lm_load(in_folder("d"), &read), GMA_ERR_FORMAT, "a model's configuration has no \"dropout\"");
+    put_text("d/config.json", "{\"format\": \"gma-lm\", ");
     TST_ERROR(gma_lm_load(in_folder("d"), &read), GMA_ERR_FORMAT, "config.json");
     /* L3: a tokenizer of 256 bytes and a vocabulary of 11 do not go together. */
     TST_OK(gma_lm_save(a, in_folder("v"), GMA_F32));

@@ -102,20 +102,30 @@ static void test_wrong_use(void **state) {
     CLI("eval", "x", "--data", "text");
     expect_refusal(1, "\"text\" is none of the pairs", NULL);
     CLI("eval", "x", "--data", "sort", "--stride", "2");
-    expect_refusal(1, "generated pairs have no stride", NULL);
+    expect_refusal(2, "stride is for a file, and sort is generated", NULL);
     CLI("eval", "x", "--data", "sort", "--split", "val");
-    expect_refusal(1, "generated pairs have no split", NULL);
+    expect_refusal(2, "split is for a file, and sort is generated", NULL);
     CLI("eval", "x", "--data", "sort", "--context", "7");
-    expect_refusal(1, "context is 7, but the model has learned positions for 6", NULL);
+    expect_refusal(2, "context is 7, but the model has learned positions for 6", NULL);
     CLI("eval", "x", "--data", "sort", "--min-length", "7");
-    expect_refusal(1, "min_length must be from 1 to 6, not 7", NULL);
+    expect_refusal(2, "min_length must be from 1 to 6, not 7", NULL);
     CLI("generate", "x", "--length", "3");
     expect_refusal(1, "makes a sequence from a source (task seq2seq) and continues no text", NULL);
     CLI("inspect", "x", "--data", "text");
     expect_refusal(1, "only language models can be inspected", NULL);
     assert_int_equal(CLI("train", SMALL, "--data", "text", "--out", "lm", "--steps", "1"), 0);
     CLI("eval", "lm", "--data", "text", "--min-length", "2");
-    expect_refusal(1, "min_length is for pairs that are generated", NULL);
+    expect_refusal(2, "min_length is for pairs that are generated", NULL);
+    CLI("eval", "lm", "--data", "text", "--seed", "2");
+    expect_refusal(2, "seed is of generated pairs", NULL);
+    CLI("eval", "lm", "--data", "text", "--stride", "17");
+    expect_refusal(2, "stride must be from 1 to the context (16), not 17", NULL);
+    CLI("eval", "lm", "--data", "text", "--val-fraction", "0.2");
+    expect_refusal(2, "--val-fraction says where the file is cut", NULL);
+    CLI("train", SMALL, "--data", "text", "--val-data", "text", "--val-fraction", "0.1", "--out", "y");
+    expect_refusal(2, "--val-fraction: --val-data text is what is validated on", "y");
+    CLI("train", SMALL, "--task", "seq2seq", "--data", "copy", "--val-fraction", "0.2", "--out", "y");
+    expect_refusal(2, "--val-fraction: task seq2seq generates its validation pairs", "y");
 #undef TRAIN
 }
 
@@ -125,5 +135,5 @@ int main(void) {
         cmocka_unit_test(test_it_resumes),
         cmocka_unit_test(test_wrong_use),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

@@ -19,7 +19,7 @@ static void put_sequences(const char *name, int64_t count, uint64_t seed, int64_
     gma_tokenizer *t;
     gmal_token_writer w;
     TST_OK(gma_tokenizer_create(GMA_TOKENIZER_IDS, VOCAB, &t));
-    TST_OK(gmal_token_writer_begin(&w, in_cli_folder(name), t, GMA_TOKEN_LABELS, classes, "test"));
+    TST_OK(gmal_token_writer_begin(&w, in_folder(name), t, GMA_TOKEN_LABELS, classes, "test"));
     for (int64_t i = 0; i < count; i++) {
         int32_t ids[LONGEST];
         const uint64_t key = gmal_key(seed, (uint64_t)i);
@@ -65,14 +65,14 @@ static void test_classifier_learns(void **state) {
         assert_true(json_number_in(cli.out, "sequences") == 200 && json_number_in(cli.out, "state_bytes") == 0);
     }
     assert_int_equal(CLI("eval", "rule", "--data", "test.tokens", "--batch", "7"), 0); /* 200 is no multiple */
-    assert_non_null(strstr(cli.out, "200 sequences, 200 classes"));
+    assert_non_null(strstr(cli.out, "200 sequences of 2 classes"));
     /* The library's own call gives the class that eval counted. */
     gma_lm *lm;
     gma_token_file *file;
     gma_eval_result r = {.struct_size = sizeof r};
-    TST_OK(gma_lm_load(in_cli_folder("rule"), &lm));
-    TST_OK(gma_eval(lm, in_cli_folder("test.tokens"), NULL, &r));
-    TST_OK(gma_token_file_open(in_cli_folder("test.tokens"), &file));
+    TST_OK(gma_lm_load(in_folder("rule"), &lm));
+    TST_OK(gma_eval(lm, in_folder("test.tokens"), NULL, &r));
+    TST_OK(gma_token_file_open(in_folder("test.tokens"), &file));
     int64_t right = 0, lengths[200], total = 0;
     int32_t tokens[200 * LONGEST], label[200];
     float logits[400];
@@ -146,15 +146,36 @@ static void test_recall(void **state) {
     TRAIN("--data", "recall.tokens", "--context", "15", "--out", "x");
     expect_refusal(1, "sequence 0 has 16 tokens with targets, and context is 15", "x");
     CLI("eval", "recall", "--data", "held.tokens", "--stride", "4");
-    expect_refusal(1, "a stride is for one text", NULL);
+    expect_refusal(2, "stride is for one text, and held.tokens is read as sequences", NULL);
 }
 
 /* ---- What cannot be ------------------------------------------------------------------------------------------- */
+
+/* gma eval says how many sequences it did not read to the end: of those it read. */
+static void test_cut_ones(void) {
+    gma_token_file *file;
+    int64_t begin, end, cut[2] = {0, 0};
+    char want[80];
+    TST_OK(gma_token_file_open(in_folder("test.tokens"), &file));
+    for (int64_t i = 0; i < 200; i++) {
+        TST_OK(gma_token_file_sequence(file, i, &begin, &end, NULL));
+        for (int few = 0; few < 2; few++) cut[few] += end - begin > 8 && (!few || i < 10);
+    }
+    gma_token_file_close(file);
+    assert_true(cut[1] > 0 && cut[0] > cut[1] && cut[0] < 200);
+    assert_int_equal(CLI("eval", "cut", "--data", "test.tokens"), 0);
+    assert_prints("200 sequences of 2 classes, ");
+    snprintf(want, sizeof want, "note: %d of them are longer than the context of 8 and are cut\n", (int)cut[0]);
+    assert_prints(want);
+    assert_int_equal(CLI("eval", "cut", "--data", "test.tokens", "--windows", "10", "--json"), 0);
+    assert_true(json_number_in(cli.out, "cut") == (double)cut[1]);
+}
 
 static void test_refusals(void **state) {
     (void)state;
     assert_int_equal(CLASSIFY("--steps", "2", "--context", "8", "--out", "cut"), 0);
     assert_non_null(strstr(cli.out, "of 400 sequences are longer than the context of 8 and are cut"));
+    test_cut_ones();
     put_sequences("three.tokens", 10, 1, 3, -1);
     put_sequences("empty.tokens", 10, 1, 2, 4);
     CLASSIFY("--data", "empty.tokens", "--out", "x");
@@ -184,7 +205,7 @@ static void test_refusals(void **state) {
     CLI("eval", "cut", "--data", "text");
     expect_refusal(1, "text: is not a token file", NULL);
     CLI("eval", "cut", "--data", "test.tokens", "--context", "9");
-    expect_refusal(1, "context is 9", NULL);
+    expect_refusal(2, "context is 9", NULL);
     CLI("generate", "cut");
     expect_refusal(1, "classifies whole sequences", NULL);
     CLI("inspect", "cut", "--data", "text");
@@ -233,7 +254,7 @@ static void test_stride(void **state) {
     (void)state;
     static const char *const mixers[] = {"gma", "linear", "performer", "softmax", "mamba"};
     static const unsigned char text[] = "The sea, the sea; and then the land beyond it, far.";
-    put_bytes("line", text, 44); /* five windows of 8, and a rest */
+    put_file("line", text, 44); /* five windows of 8, and a rest */
     for (int m = 0; m < 5; m++) {
         gma_lm_config c;
         gma_lm *lm;
@@ -249,19 +270,19 @@ static void test_stride(void **state) {
         c.context = 8;
         TST_OK(gma_lm_create(&c, 5, &lm));
         TST_OK(gma_eval_options_init(&o));
-        TST_OK(gma_eval(lm, in_cli_folder("line"), &o, &r));
+        TST_OK(gma_eval(lm, in_folder("line"), &o, &r));
         const double plain = r.loss;
         assert_true(r.tokens == 40 && r.windows == 5);
         TST_CLOSE(plain, slid(lm, text, 5, 8, 8), 1e-5);
         o.batch = 4;
         for (o.stride = 1; o.stride <= 8; o.stride++) {
-            TST_OK(gma_eval(lm, in_cli_folder("line"), &o, &r));
+            TST_OK(gma_eval(lm, in_folder("line"), &o, &r));
             assert_true(r.tokens == 40 && r.windows == 1 + (32 + o.stride - 1) / o.stride);
             TST_CLOSE(r.loss, slid(lm, text, 5, 8, o.stride), 1e-5);
         }
         TST_CLOSE(r.loss, plain, 1e-7);
         o.stride = 9;
-        TST_ERROR(gma_eval(lm, in_cli_folder("line"), &o, &r), GMA_ERR_INVALID_ARGUMENT, "stride must be from 1 to the context (8)");
+        TST_ERROR(gma_eval(lm, in_folder("line"), &o, &r), GMA_ERR_INVALID_ARGUMENT, "stride must be from 1 to the context (8)");
         gma_lm_destroy(lm);
     }
     assert_int_equal(CLI("train", "--data", "text", "--out", "slide", SMALL, "--steps", "2"), 0);
@@ -276,5 +297,5 @@ int main(void) {
         cmocka_unit_test(test_classifier_learns), cmocka_unit_test(test_resume), cmocka_unit_test(test_recall),
         cmocka_unit_test(test_refusals),          cmocka_unit_test(test_wilson), cmocka_unit_test(test_stride),
     };
-    return cmocka_run_group_tests(tests, make_files, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_files, remove_folder);
 }

@@ -29,6 +29,8 @@ static void patterns(void **state) {
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,foo");
     expect_refusal(2, "--layers: item 2, \"foo\": mixer 'foo' is unknown", "x");
     assert_null(strstr(cli.err, "layers: layers"));
+    CLI("train", "--data", "text", "--out", "x", "--steps", "0");
+    expect_refusal(2, "gma train: --steps must be a whole number from 1", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "gma,,gma");
     expect_refusal(2, "--layers: item 2, \"\": a mixer is missing", "x");
     CLI("train", "--data", "text", "--out", "x", "--layers", "2xgma,linear,softmax:window=-1");
@@ -56,7 +58,7 @@ static void token_files(void **state) {
         at = strstr(bad + 8, rows[i].from);
         assert_non_null(at);
         memcpy(at, rows[i].to, strlen(rows[i].to));
-        put_bytes("bad.tok", bad, n);
+        put_file("bad.tok", bad, n);
         free(bad);
         CLI("train", "--data", "bad.tok", "--out", "x", "--preset", "tiny");
         expect_refusal(1, "bad.tok: ", "x");
@@ -74,7 +76,7 @@ static void token_files(void **state) {
     assert_true(end && end[2] == ' ');
     memmove(at + 1, at, (size_t)(end + 2 - at));
     *at = '0';
-    put_bytes("bad.tok", room, n);
+    put_file("bad.tok", room, n);
     free(room);
     free(whole);
     CLI("data", "info", "bad.tok");
@@ -96,17 +98,19 @@ static void token_files(void **state) {
 
 static void train_and_generate(void **state) {
     (void)state;
-    put_bytes("empty", "", 0);
+    put_file("empty", "", 0);
     CLI("train", "--data", "empty", "--out", "x", SMALL);
     expect_refusal(1, "empty: is empty", "x");
     assert_string_equal(cli.out, ""); /* no table of settings before the data is open */
     assert_int_equal(CLI("train", "--data", "text", "--out", "run", SMALL, "--steps", "2", "--stop-at", "1"), 0);
     assert_prints("width");
+    CLI("train", "--out", "nowhere", "--resume");
+    expect_refusal(1, "nowhere/last: there is no checkpoint to resume from", "nowhere");
     CLI("train", "--out", "run", "--resume", "--preset", "paper");
     expect_refusal(2, "--preset: the run to resume has its settings", NULL);
     assert_int_equal(CLI("train", "--out", "run", "--resume"), 0);
     const unsigned char ids[40] = {1, 0, 44, 1};
-    put_bytes("ids", ids, sizeof ids);
+    put_file("ids", ids, sizeof ids);
     assert_int_equal(CLI("train", "--data", "ids", "--tokens", "u16", "--vocab", "301", "--out", "u16", SMALL, "--context",
                          "4", "--steps", "1"), 0);
     CLI("generate", "u16", "--prompt", "abc");
@@ -118,8 +122,8 @@ static void inspect_and_op(void **state) {
     (void)state;
     assert_int_equal(CLI("train", "--data", "text", "--out", "seen", SMALL, "--steps", "1"), 0);
     CLI("inspect", "seen", "--data", "text", "--tokens", "1");
-    expect_refusal(1, "tokens is 1, and a window takes 16", NULL);
-    put_bytes("c.tsv", "a\tX\nb\tY\na\tZ\n", 12);
+    expect_refusal(2, "tokens is 1, and a window takes 16", NULL);
+    put_file("c.tsv", "a\tX\nb\tY\na\tZ\n", 12);
     CLI("inspect", "seen", "--data", "text", "--classes", "c.tsv");
     expect_refusal(1, "c.tsv:3: the token \"a\" is there twice, first in line 1", NULL);
     static const char header[] =
@@ -131,9 +135,18 @@ static void inspect_and_op(void **state) {
     for (int i = 0; i < 8; i++)
         file[i] = (char)(n >> 8 * i);
     memcpy(file + 8, header, n);
-    put_bytes("op.safetensors", file, 8 + n + 12);
+    put_file("op.safetensors", file, 8 + n + 12);
     CLI("op", "op.safetensors", "o.safetensors", "--mixer", "linear");
     expect_refusal(1, "op.safetensors: eps is 1e-60", "o.safetensors");
+    file[strstr(file + 8, "1e-60") - file + 3] = '0'; /* now nothing is wrong with it */
+    put_file("op.safetensors", file, 8 + n + 12);
+    CLI("op", "op.safetensors", "o.safetensors", "--mixer", "linear", "--responsibilities");
+    expect_refusal(2, "--responsibilities: the mixer linear has no mixture", "o.safetensors");
+    put_file("o.txt", "mine", 4);
+    CLI("op", "op.safetensors", "o.txt", "--mixer", "linear");
+    expect_refusal(2, "o.txt is there and is not a file of tensors, so it is not replaced", NULL);
+    CLI("op", "op.safetensors", "seen/last/model.safetensors", "--mixer", "linear");
+    expect_refusal(2, "seen/last/model.safetensors is there and is not a file of tensors", NULL);
 }
 
 /* What is read is never replaced. */
@@ -175,7 +188,7 @@ static void inputs_stay(void **state) {
 static void few_pairs(void **state) {
     (void)state;
     CLI("train", "--task", "seq2seq", "--data", "copy", "--symbols", "1", "--out", "x", SMALL, "--steps", "1");
-    expect_refusal(1, "symbols must be at least 2", "x");
+    expect_refusal(2, "symbols must be at least 2", "x");
     assert_int_equal(CLI("train", "--task", "seq2seq", "--data", "copy", "--symbols", "2", "--out", "few", SMALL, "--context", "4",
                          "--steps", "1"), 0);
     assert_prints("there are only 16 of the shortest length");
@@ -187,5 +200,5 @@ int main(void) {
         cmocka_unit_test(train_and_generate),      cmocka_unit_test(inspect_and_op),
         cmocka_unit_test(inputs_stay),             cmocka_unit_test(few_pairs),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

@@ -53,7 +53,7 @@ static void test_resume(void **state) {
     assert_same_run("straight", "halves", 20);
     /* Lines of steps that a killed run logged but did not save are not there twice. */
     assert_int_equal(CLI("train", "--data", "text", "--out", "killed", RESUMED, "--stop-at", "10"), 0);
-    FILE *f = fopen(in_cli_folder("killed/metrics.jsonl"), "ab");
+    FILE *f = fopen(in_folder("killed/metrics.jsonl"), "ab");
     fputs("{\"step\": 11, \"loss\": 1.5, \"lr\": 1, \"grad_norm\": 1}\n{\"step\": 12, \"lo", f);
     fclose(f);
     assert_int_equal(CLI("train", "--out", "killed", "--resume", "--threads", "2"), 0);
@@ -64,7 +64,7 @@ static void test_resume(void **state) {
     expect_refusal(1, "width is 16 in the checkpoint and 32 in the settings", NULL);
     CLI("train", "--data", "text", "--out", "nothing", "--resume", SMALL);
     expect_refusal(1, "no checkpoint to resume from", "nothing");
-    put_bytes("brief", "To be, or not to be, that is the question: whether", 50);
+    put_file("brief", "To be, or not to be, that is the question: whether", 50);
     CLI("train", "--out", "killed", "--resume", "--steps", "30", "--data", "brief");
     expect_refusal(1, "training tokens", NULL);
     CLI("train", "--out", "killed", "--data", "text", SMALL);
@@ -85,7 +85,7 @@ static int interrupt(const char *out, int sig) {
     assert_true(child >= 0);
     if (child == 0) {
         const int null = open("/dev/null", O_RDWR);
-        if (null < 0 || chdir(cli_folder) != 0) _exit(99);
+        if (null < 0 || chdir(test_folder) != 0) _exit(99);
         dup2(null, 1);
         dup2(null, 2);
         execl(GMA_PROGRAM, "gma", "train", "--data", "text", "--out", out, RESUMED, "--steps", "1000000", "--eval-every",
@@ -93,10 +93,8 @@ static int interrupt(const char *out, int sig) {
         _exit(98);
     }
     for (int i = 0; i < 6000; i++) { /* up to a minute */
-        size_t n = 0;
-        char *text = contents(metrics, &n);
-        free(text);
-        if (n > 500) break;
+        struct stat st;
+        if (stat(in_folder(metrics), &st) == 0 && st.st_size > 500) break;
         const struct timespec wait = {0, 10000000};
         nanosleep(&wait, NULL);
     }
@@ -129,7 +127,7 @@ static void test_not_finite(void **state) {
     (void)state;
     assert_int_equal(CLI("train", "--data", "text", "--out", "good", RESUMED, "--stop-at", "10"), 0);
     char command[400];
-    snprintf(command, sizeof command, "cp -r '%s' '%s'", in_cli_folder("good"), in_cli_folder("keep"));
+    snprintf(command, sizeof command, "cp -r '%s' '%s'", in_folder("good"), in_folder("keep"));
     assert_int_equal(system(command), 0);
     CLI("train", "--out", "good", "--resume", "--lr", "1e30", "--steps", "1000", "--clip", "0");
     expect_refusal(1, "not finite; first bad tensor: ", NULL);
@@ -149,23 +147,23 @@ static void test_lengths(void **state) {
     for (size_t n = 9; n <= 17; n += 4) {
         char out[16];
         snprintf(out, sizeof out, "len%d", (int)n);
-        put_bytes("k2", text, n);
+        put_file("k2", text, n);
         assert_int_equal(CLI("train", "--data", "k2", "--out", out, SMALL, "--context", "8", "--batch", "1", "--steps", "2"),
                          0);
     }
-    put_bytes("k2", text, 8);
+    put_file("k2", text, 8);
     CLI("train", "--data", "k2", "--out", "short", SMALL, "--context", "8");
     expect_refusal(1, "needs at least 9", "short");
     CLI("eval", "len9", "--data", "k2");
     expect_refusal(1, "needs at least 9", NULL);
-    put_bytes("k2", "", 0);
+    put_file("k2", "", 0);
     CLI("train", "--data", "k2", "--out", "short", SMALL);
     expect_refusal(1, "k2: is empty", "short");
-    put_bytes("k2", "abc", 3);
+    put_file("k2", "abc", 3);
     CLI("train", "--data", "k2", "--tokens", "u16", "--vocab", "300", "--out", "short", SMALL);
     expect_refusal(1, "odd number of bytes", "short");
     const unsigned char ids[40] = {1, 0, 44, 1}; /* 1, 300 */
-    put_bytes("k7", ids, sizeof ids);
+    put_file("k7", ids, sizeof ids);
     CLI("train", "--data", "k7", "--tokens", "u16", "--vocab", "300", "--context", "4", "--out", "short", SMALL);
     expect_refusal(1, "token id 300 at byte 2", "short");
     assert_int_equal(CLI("train", "--data", "k7", "--tokens", "u16", "--vocab", "301", "--out", "u16", SMALL, "--context",
@@ -201,6 +199,8 @@ static void test_usage(void **state) {
     expect_refusal(2, "vocab must be 256", "x");
     CLI("train", "--data", "text", "--out", "x", "--resume", "--force");
     expect_refusal(2, "exclude each other", "x");
+    CLI("train", "--out", "none", "--resume", "--force");
+    expect_refusal(2, "exclude each other", "none");
     CLI("train", "--data", "nowhere", "--out", "x", SMALL);
     expect_refusal(1, "nowhere: cannot be opened", "x");
     CLI("train", "--data", "text", "--out", "x", "--config", "none.json");
@@ -255,7 +255,7 @@ static void test_generate(void **state) {
     /* Half a model is no model. */
     size_t n;
     char *model = contents("gen/best/model.safetensors", &n);
-    put_bytes("gen/best/model.safetensors", model, n - 100);
+    put_file("gen/best/model.safetensors", model, n - 100);
     free(model);
     CLI("generate", "gen");
     expect_refusal(1, "model.safetensors", NULL);
@@ -267,23 +267,23 @@ static void test_force_spares_strangers(void **state) {
     (void)state;
     assert_int_equal(CLI("train", "--data", "text", "--out", "mine", SMALL, "--steps", "2"), 0);
     assert_false(exists("mine/.lock"));
-    put_bytes("mine/last/notes", "keep", 4);
-    put_bytes("mine/notes", "keep", 4);
+    put_file("mine/last/notes", "keep", 4);
+    put_file("mine/notes", "keep", 4);
     CLI("train", "--data", "text", "--out", "mine", SMALL, "--steps", "2", "--force");
     expect_refusal(1, "last/notes: is not of a run", NULL);
     CLI("train", "--out", "mine", "--steps", "4", "--resume");
     expect_refusal(1, "last/notes: is not of a run", NULL);
     assert_true(exists("mine/last/notes") && exists("mine/best/model.safetensors") && exists("mine/metrics.jsonl"));
-    assert_int_equal(unlink(in_cli_folder("mine/last/notes")), 0);
+    assert_int_equal(unlink(in_folder("mine/last/notes")), 0);
     /* Not through links either. */
-    assert_int_equal(mkdir(in_cli_folder("elsewhere"), 0700), 0);
-    put_bytes("elsewhere/model.safetensors", "keep", 4);
-    assert_int_equal(rename(in_cli_folder("mine/best"), in_cli_folder("moved")), 0);
-    assert_int_equal(symlink("../elsewhere", in_cli_folder("mine/best")), 0);
+    assert_int_equal(mkdir(in_folder("elsewhere"), 0700), 0);
+    put_file("elsewhere/model.safetensors", "keep", 4);
+    assert_int_equal(rename(in_folder("mine/best"), in_folder("moved")), 0);
+    assert_int_equal(symlink("../elsewhere", in_folder("mine/best")), 0);
     CLI("train", "--data", "text", "--out", "mine", SMALL, "--steps", "2", "--force");
     expect_refusal(1, "best: is a symbolic link", NULL);
     assert_true(exists("elsewhere/model.safetensors") && exists("mine/last/model.safetensors"));
-    assert_int_equal(unlink(in_cli_folder("mine/best")), 0);
+    assert_int_equal(unlink(in_folder("mine/best")), 0);
     assert_int_equal(CLI("train", "--data", "text", "--out", "mine", SMALL, "--steps", "2", "--force"), 0);
     assert_true(exists("mine/notes")); /* beside the run's files, not among them */
     /* A model's folder is no run's. */
@@ -294,7 +294,7 @@ static void test_force_spares_strangers(void **state) {
 static void test_one_process_a_folder(void **state) {
     (void)state;
     assert_int_equal(CLI("train", "--data", "text", "--out", "locked", SMALL, "--steps", "2"), 0);
-    const int fd = open(in_cli_folder("locked/.lock"), O_RDWR | O_CREAT, 0600);
+    const int fd = open(in_folder("locked/.lock"), O_RDWR | O_CREAT, 0600);
     assert_true(fd >= 0 && flock(fd, LOCK_EX) == 0);
     CLI("train", "--out", "locked", "--steps", "4", "--resume");
     expect_refusal(1, "locked/: another process is training", NULL);
@@ -311,24 +311,24 @@ static void test_resume_is_the_same_run(void **state) {
     size_t n;
     char *text = contents("text", &n);
     text[100] ^= 1;
-    put_bytes("other", text, n);
+    put_file("other", text, n);
     free(text);
     CLI("train", "--data", "other", "--out", "same", "--resume");
     expect_refusal(1, "other: its training tokens are not those", NULL);
     char *good = contents("same/last/trainer.json", &n), *bad = strdup(good);
     memcpy(strstr(bad, "\"val_step\": "), "\"val_stop\"", 10);
-    put_bytes("same/last/trainer.json", bad, n);
+    put_file("same/last/trainer.json", bad, n);
     CLI("train", "--out", "same", "--resume");
     expect_refusal(1, "trainer.json: val_step is missing", NULL);
-    put_bytes("same/last/trainer.json", good, n);
+    put_file("same/last/trainer.json", good, n);
     free(good);
     free(bad);
-    assert_int_equal(rename(in_cli_folder("same/config.json"), in_cli_folder("config")), 0);
+    assert_int_equal(rename(in_folder("same/config.json"), in_folder("config")), 0);
     CLI("train", "--data", "text", "--out", "same", "--resume");
     expect_refusal(1, "same/config.json: the settings", NULL);
     /* Killed before the first checkpoint: both ways of going on say the same. */
-    assert_int_equal(mkdir(in_cli_folder("early"), 0700), 0);
-    assert_int_equal(rename(in_cli_folder("config"), in_cli_folder("early/config.json")), 0);
+    assert_int_equal(mkdir(in_folder("early"), 0700), 0);
+    assert_int_equal(rename(in_folder("config"), in_folder("early/config.json")), 0);
     CLI("train", "--data", "text", "--out", "early", SMALL);
     expect_refusal(1, "no checkpoint, force starts it anew", NULL);
     CLI("train", "--data", "text", "--out", "early", "--resume");
@@ -337,7 +337,7 @@ static void test_resume_is_the_same_run(void **state) {
 
 static void test_odd_places(void **state) {
     (void)state;
-    assert_int_equal(mkfifo(in_cli_folder("fifo"), 0600), 0);
+    assert_int_equal(mkfifo(in_folder("fifo"), 0600), 0);
     CLI("train", "--data", "fifo", "--out", "x", SMALL);
     expect_refusal(1, "fifo: is not a regular file", "x");
     CLI("train", "--data", "text", "--config", "fifo", "--out", "x", SMALL);
@@ -353,7 +353,7 @@ static void test_odd_places(void **state) {
     assert_int_equal(CLI("generate", "dots/.", "--length", "2"), 0);
     cli_run_to("/dev/full", (const char *const[]){"generate", "dots", "--length", "9", NULL});
     expect_refusal(1, "could not be written", NULL);
-    assert_int_equal(unlink(in_cli_folder("dots/best/model.safetensors")), 0);
+    assert_int_equal(unlink(in_folder("dots/best/model.safetensors")), 0);
     CLI("generate", "dots");
     expect_refusal(1, "dots/best: its model.safetensors is missing", NULL);
 }
@@ -363,7 +363,7 @@ static void test_huge_loss(void **state) {
     (void)state;
     unsigned char ids[400];
     for (int i = 0; i < 400; i++) ids[i] = i % 2 ? 0 : (unsigned char)(i < 320 ? i * i % 7 : 100 + i % 50);
-    put_bytes("ids", ids, sizeof ids);
+    put_file("ids", ids, sizeof ids);
     assert_int_equal(CLI("train", "--data", "ids", "--tokens", "u16", "--vocab", "256", "--out", "huge", SMALL, "--steps",
                          "2", "--lr", "80", "--clip", "0", "--warmup", "0", "--val-fraction", "0.2", "--no-logit-scale",
                          "--no-forget-gate", "--no-output-gate", "--conv", "0"), 0);
@@ -389,5 +389,5 @@ int main(void) {
         cmocka_unit_test(test_odd_places),
         cmocka_unit_test(test_huge_loss),
     };
-    return cmocka_run_group_tests(tests, make_text, remove_cli_folder);
+    return cmocka_run_group_tests(tests, make_text, remove_folder);
 }

@@ -9,47 +9,20 @@
     "--preset", "tiny", "--layers", "1", "--width", "16", "--heads", "2", "--components", "4", "--context", "16",     \
         "--batch", "4", "--threads", "2", "--eval-windows", "8", "--warmup", "3"
 
-static inline void put_bytes(const char *name, const void *data, size_t n) {
-    FILE *f = fopen(in_cli_folder(name), "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    fclose(f);
-}
-
 /* The first 60,000 bytes of the bundled text. */
 static inline int make_text(void **state) {
     static char text[60000];
-    if (make_cli_folder(state) != 0) return -1;
+    if (make_folder(state) != 0) return -1;
     FILE *f = fopen("data/tinyshakespeare/input.txt", "rb");
     if (!f || fread(text, 1, sizeof text, f) != sizeof text) return -1;
     fclose(f);
-    put_bytes("text", text, sizeof text);
+    put_file("text", text, sizeof text);
     return 0;
 }
 
-static inline char *contents(const char *name, size_t *size) {
-    FILE *f = fopen(in_cli_folder(name), "rb");
-    *size = 0;
-    if (!f) return NULL;
-    char *p = malloc(1 << 20);
-    *size = fread(p, 1, (1 << 20) - 1, f);
-    p[*size] = 0;
-    fclose(f);
-    return p;
-}
+static inline char *contents(const char *name, size_t *size) { return get_file(in_folder(name), size); }
 
-static inline int exists(const char *name) { return access(in_cli_folder(name), F_OK) == 0; }
-
-static inline void assert_same_file(const char *a, const char *b) {
-    size_t n, m;
-    char *x = contents(a, &n), *y = contents(b, &m);
-    assert_non_null(x);
-    assert_non_null(y);
-    assert_int_equal(n, m);
-    assert_memory_equal(x, y, n);
-    free(x);
-    free(y);
-}
+static inline int exists(const char *name) { return access(in_folder(name), F_OK) == 0; }
 
 /* The call fails with `code`, one line on stderr that holds `text`, and leaves no `folder` behind. */
 static inline void expect_refusal(int code, const char *text, const char *folder) {

@@ -4,23 +4,24 @@
 
 #include "support/check.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static char folder[64];
+static char test_folder[64];
 
 static inline int make_folder(void **state) {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/gma-test-XXXXXX");
-    return mkdtemp(folder) == NULL;
+    snprintf(test_folder, sizeof test_folder, "/tmp/gma-test-XXXXXX");
+    return mkdtemp(test_folder) == NULL;
 }
 
 static inline int remove_folder(void **state) {
     char command[100];
     (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    snprintf(command, sizeof command, "rm -rf '%s'", test_folder);
     return system(command) != 0;
 }
 
@@ -29,7 +30,7 @@ static inline char *in_folder(const char *name) {
     static char paths[64][320];
     static int next;
     char *path = paths[next++ % 64];
-    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    snprintf(path, sizeof paths[0], "%s/%s", test_folder, name);
     return path;
 }
 
@@ -44,6 +45,16 @@ static inline char *put_file(const char *name, const void *data, size_t n) {
 
 static inline char *put_text(const char *name, const char *text) { return put_file(name, text, strlen(text)); }
 
+/* How many files and folders are in a folder. */
+static inline int entries_in(const char *path) {
+    DIR *dir = opendir(path);
+    int count = 0;
+    assert_non_null(dir);
+    for (const struct dirent *e; (e = readdir(dir)) != NULL;) count += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    closedir(dir);
+    return count;
+}
+
 /* The whole file, malloc'ed, with a 0 at its end. */
 static inline char *get_file(const char *path, size_t *n) {
     FILE *f = fopen(path, "rb");
@@ -57,6 +68,15 @@ static inline char *get_file(const char *path, size_t *n) {
     data[*n] = 0;
     fclose(f);
     return data;
+}
+
+static inline void assert_same_file(const char *a, const char *b) {
+    size_t n, m;
+    char *x = get_file(in_folder(a), &n), *y = get_file(in_folder(b), &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(x, y, n);
+    free(x);
+    free(y);
 }
 
 #endif
