@@ -7,7 +7,7 @@
 
 /* Squares are summed SUM_BLOCK at a time: a logit may be near -100, and adding every small square to that costs digits
  * of gamma (R = 96, K = 129, unit inputs: largest error 2.4e-5 of the largest output in one run of sums). */
-enum { SUM_BLOCK = VL == 1 ? 8 : 16 }; /* one lane rounds twice a product */
+enum { SUM_BLOCK = VL == 1 ? 8 : VL == 16 ? 32 : 16 }; /* one lane rounds twice a product */
 
 enum { GROUP = GMAI_GROUP };
 
