@@ -73,6 +73,7 @@ void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float
 /* nv vectors of tokens at once: their maxima and sums stay in registers. */
 GMAI_INLINE int softmax_block(float *l, int k, int nv)
 {
+    const vf log2_e = v_set1(1.44269504088896341f);
     vf top[4], sum[4];
     GMAI_UNROLL
     for (int v = 0; v < nv; v++) top[v] = v_load(l + v * VL);
@@ -89,7 +90,7 @@ GMAI_INLINE int softmax_block(float *l, int k, int nv)
         GMAI_UNROLL
         for (int v = 0; v < nv; v++) {
             float *p = l + (ptrdiff_t)i * C + v * VL;
-            const vf e = v_exp_negative(v_sub(v_load(p), top[v]));
+            const vf e = v_exp2(v_mul(v_sub(v_load(p), top[v]), log2_e));
             v_store(p, e);
             sum[v] = v_add(sum[v], e);
         }

@@ -22,8 +22,7 @@ double GMAI_K(prepare_row)(const float *mu, const float *omega, const float *cen
             const vf o = v_load(omega + j);
             /* e^-|o| serves softplus and its slope. */
             const vf u = v_exp(v_min(v_sub(zero, o), o)), above = v_add(one, u);
-            const vf log1p = v_log_ratio(v_div(u, v_add(one, above)));
-            const vf s = v_add(v_add(v_max(zero, o), log1p), v_set1(eps_sigma));
+            const vf s = v_add(v_add(v_max(zero, o), v_log1p(u)), v_set1(eps_sigma));
             const vf wj = v_sqrt(v_div(v_set1(0.5f * scale), s));
             const vf mwj = v_mul(v_sub(v_load(mu + j), v_load(center + j)), wj);
             vf counted = s;
