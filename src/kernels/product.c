@@ -1,6 +1,28 @@
 /* Matrix products of a chunk. All operands lie in L1 or L2 already, so nothing is repacked. */
 #include "kernels/decl.h"
 
+static inline int clamp(int x, int lo, int hi) { return x < lo ? lo : x > hi ? hi : x; }
+
+/* One term at one block of C, and how far on it is at the next block. */
+typedef struct operand {
+    const float *a, *b;
+    ptrdiff_t am, ak, ldb, a_step, b_step;
+} operand;
+
+/* Blocks of one shape, one after the other along m or along n: what a block costs before and after its loop is then little. */
+typedef struct run {
+    int count, add;
+    float *c;
+    ptrdiff_t ldc, c_step;
+    const float *row_scale;
+    ptrdiff_t scale_step;
+    operand t0, t1;
+    int two; /* there is a t1, and the limits that follow are its; t0 is then whole, of k0 steps */
+    int k0, k, begin, begin_step, end, end_step;
+    gmai_triangle cut; /* how t1 is cut along n, and the column that the block starts at */
+    int column, column_step;
+} run;
+
 /* GM rows x GN vectors of C stay in registers while the contraction runs over k:
  *
  *                 B(k, :)  | b0 | b1 | .. |      GN loads
@@ -9,12 +31,10 @@
  *     ...                  |              |
  * A is read by single elements, so both A (am = lda, ak = 1) and A^T (am = 1, ak = lda) cost the same.
  * Vectors [from, to) of the block only. */
-GMAI_INLINE void add_term(int gm, int from, int to, vf sum[GMAI_GM][GMAI_GN], const gmai_term *t, const float *a,
-                          const float *b, int begin, int end)
+GMAI_INLINE void add_term(int gm, int from, int to, vf sum[GMAI_GM][GMAI_GN], const operand *t, int begin, int end)
 {
     const ptrdiff_t am = t->am, ak = t->ak, ldb = t->ldb;
-    a += begin * ak;
-    b += begin * ldb;
+    const float *a = t->a + begin * ak, *b = t->b + begin * ldb;
     for (int k = begin; k < end; k++, a += ak, b += ldb) {
         vf bv[GMAI_GN];
         GMAI_UNROLL
@@ -28,85 +48,91 @@ GMAI_INLINE void add_term(int gm, int from, int to, vf sum[GMAI_GM][GMAI_GN], co
     }
 }
 
-static inline int clamp(int x, int lo, int hi) { return x < lo ? lo : x > hi ? hi : x; }
-
 /* A term that a triangle cuts along n: which vectors of B hold more than zeros changes every VL steps.
  *
  *   K_LE_N  | b0 | b1 | b2 |    K_GE_N  | b0 | 0  | 0  |  VL steps
  *           | 0  | b1 | b2 |            | b0 | b1 | 0  |  VL steps
  *           | 0  | 0  | b2 |            | b0 | b1 | b2 |  to the end */
-GMAI_INLINE void add_cut_term(int gm, int gn, vf sum[GMAI_GM][GMAI_GN], const gmai_term *t, const float *a,
-                              const float *b, int begin, int end, int first_column, gmai_triangle triangle)
+GMAI_INLINE void add_cut_term(int gm, int gn, vf sum[GMAI_GM][GMAI_GN], const operand *t, int begin, int end,
+                              int column, gmai_triangle cut)
 {
-    if (triangle == GMAI_K_LE_N) {
+    if (cut == GMAI_K_LE_N) {
         GMAI_UNROLL
         for (int v = 0; v < gn; v++) {
-            const int until = clamp(first_column + (v + 1) * VL, begin, end);
-            add_term(gm, v, gn, sum, t, a, b, begin, until);
+            const int until = clamp(column + (v + 1) * VL, begin, end);
+            add_term(gm, v, gn, sum, t, begin, until);
             begin = until;
         }
     } else {
         GMAI_UNROLL
         for (int v = 1; v <= gn; v++) {
             const int until = v == gn ? end : clamp(begin + VL, begin, end);
-            add_term(gm, 0, v, sum, t, a, b, begin, until);
+            add_term(gm, 0, v, sum, t, begin, until);
             begin = until;
         }
     }
 }
 
-typedef struct block_args {
-    float *c;
-    ptrdiff_t ldc;
-    const gmai_term *t0, *t1; /* t1 NULL: none */
-    const float *row_scale, *a0, *b0, *a1, *b1;
-    int begin0, end0, begin1, end1, add, first_column;
-    gmai_triangle cut; /* how t1 is cut */
-} block_args;
-
-/* One block: row_scale T0 + T1, then to memory. cut: T1 is cut along n. */
-GMAI_INLINE void block(int gm, int gn, int cut, const block_args *q)
+/* Each block: row_scale T0 + T1, then to memory. cut: T1 is cut along n. */
+GMAI_INLINE void blocks(int gm, int gn, int cut, const run *q)
 {
-    vf sum[GMAI_GM][GMAI_GN];
-    GMAI_UNROLL
-    for (int i = 0; i < gm; i++)
-        GMAI_UNROLL
-        for (int v = 0; v < gn; v++) sum[i][v] = v_set1(0.0f);
-    add_term(gm, 0, gn, sum, q->t0, q->a0, q->b0, q->begin0, q->end0);
-    if (q->row_scale) {
-        GMAI_UNROLL
-        for (int i = 0; i < gm; i++) {
-            const vf s = v_set1(q->row_scale[i]);
-            GMAI_UNROLL
-            for (int v = 0; v < gn; v++) sum[i][v] = v_mul(sum[i][v], s);
-        }
-    }
-    if (cut)
-        add_cut_term(gm, gn, sum, q->t1, q->a1, q->b1, q->begin1, q->end1, q->first_column, q->cut);
-    else if (q->t1)
-        add_term(gm, 0, gn, sum, q->t1, q->a1, q->b1, q->begin1, q->end1);
-    float *c = q->c;
-    const ptrdiff_t ldc = q->ldc;
-    if (q->add) {
+    const run r = *q; /* of which the compiler knows that no store to C changes it */
+    operand t0 = r.t0, t1 = r.t1;
+    const float *row_scale = r.row_scale;
+    float *c = r.c;
+    int from = r.begin, to = r.end, column = r.column;
+    for (int n = 0; n < r.count; n++) {
+        const int begin = from < r.k ? from : r.k, end = to < r.k ? to : r.k;
+        vf sum[GMAI_GM][GMAI_GN];
         GMAI_UNROLL
         for (int i = 0; i < gm; i++)
             GMAI_UNROLL
-            for (int v = 0; v < gn; v++) v_store(c + i * ldc + v * VL, v_add(v_load(c + i * ldc + v * VL), sum[i][v]));
-        return;
+            for (int v = 0; v < gn; v++) sum[i][v] = v_set1(0.0f);
+        add_term(gm, 0, gn, sum, &t0, r.two ? 0 : begin, r.two ? r.k0 : end);
+        if (row_scale) {
+            GMAI_UNROLL
+            for (int i = 0; i < gm; i++) {
+                const vf s = v_set1(row_scale[i]);
+                GMAI_UNROLL
+                for (int v = 0; v < gn; v++) sum[i][v] = v_mul(sum[i][v], s);
+            }
+            row_scale += r.scale_step;
+        }
+        if (r.two) {
+            if (cut)
+                add_cut_term(gm, gn, sum, &t1, begin, end, column, r.cut);
+            else
+                add_term(gm, 0, gn, sum, &t1, begin, end);
+        }
+        if (r.add) {
+            GMAI_UNROLL
+            for (int i = 0; i < gm; i++)
+                GMAI_UNROLL
+                for (int v = 0; v < gn; v++) v_store(c + i * r.ldc + v * VL, v_add(v_load(c + i * r.ldc + v * VL), sum[i][v]));
+        } else {
+            GMAI_UNROLL
+            for (int i = 0; i < gm; i++)
+                GMAI_UNROLL
+                for (int v = 0; v < gn; v++) v_store(c + i * r.ldc + v * VL, sum[i][v]);
+        }
+        c += r.c_step;
+        t0.a += t0.a_step;
+        t0.b += t0.b_step;
+        t1.a += t1.a_step;
+        t1.b += t1.b_step;
+        from += r.begin_step;
+        to += r.end_step;
+        column += r.column_step;
     }
-    GMAI_UNROLL
-    for (int i = 0; i < gm; i++)
-        GMAI_UNROLL
-        for (int v = 0; v < gn; v++) v_store(c + i * ldc + v * VL, sum[i][v]);
 }
 
 /* gm x gn with both known to the compiler. */
 #define CASE(gm, gn)            \
     case (gm)*8 + (gn):         \
-        block(gm, gn, cut, q);  \
+        blocks(gm, gn, cut, q); \
         return;
 
-GMAI_INLINE void block_of(int gm, int gn, int cut, const block_args *q)
+GMAI_INLINE void blocks_of(int gm, int gn, int cut, const run *q)
 {
     switch (gm * 8 + gn) {
         CASE(1, 1)
@@ -143,52 +169,69 @@ GMAI_INLINE void block_of(int gm, int gn, int cut, const block_args *q)
     }
 }
 
-static void any_block(int gm, int gn, const block_args *q) { block_of(gm, gn, 0, q); }
-static void any_cut_block(int gm, int gn, const block_args *q) { block_of(gm, gn, 1, q); }
+static void any_block(int gm, int gn, const run *q) { blocks_of(gm, gn, 0, q); }
+static void any_cut_block(int gm, int gn, const run *q) { blocks_of(gm, gn, 1, q); }
 
-/* The block of rows m.. and vectors v.., with its limits. */
-typedef struct product_args {
+/* What a product is asked for. */
+typedef struct request {
     int rows, nvec, add;
     float *c;
     ptrdiff_t ldc;
     const gmai_term *t0, *t1;
     const float *row_scale;
     gmai_triangle triangle;
-} product_args;
+} request;
 
-static void one_block(const product_args *p, int m, int v, int gm, int gn)
+static operand operand_at(const gmai_term *t, int m, int v, int dm, int dv)
+{
+    const operand o = {t->a + m * t->am, t->b + v * VL, t->am, t->ak, t->ldb, dm * t->am, (ptrdiff_t)dv * VL};
+    return o;
+}
+
+/* count blocks of gm x gn from row m, vector v on; the next one is dm rows and dv vectors further. */
+static void do_run(const request *p, int m, int v, int gm, int gn, int count, int dm, int dv)
 {
     const gmai_triangle triangle = p->triangle;
     /* A single term that is scaled is left whole, zeros and all. */
     const int cut = (triangle == GMAI_K_LE_N || triangle == GMAI_K_GE_N) && (p->t1 || !p->row_scale);
-    const gmai_term *t0 = p->t0, *t1 = cut && !p->t1 ? t0 : p->t1;
-    block_args q = {0};
+    const gmai_term *last = p->t1 ? p->t1 : p->t0;
+    run q;
+    q.count = count;
+    q.add = p->add;
     q.c = p->c + m * p->ldc + v * VL;
     q.ldc = p->ldc;
-    q.t0 = t0;
-    q.add = p->add;
+    q.c_step = dm * p->ldc + (ptrdiff_t)dv * VL;
     q.row_scale = p->row_scale ? p->row_scale + m : NULL;
-    q.a0 = t0->a + m * t0->am;
-    q.b0 = t0->b + v * VL;
-    q.end0 = t0 == t1 ? 0 : t0->k;
-    if (t1) {
-        q.t1 = t1;
-        q.a1 = t1->a + m * t1->am;
-        q.b1 = t1->b + v * VL;
-        q.end1 = t1->k;
+    q.scale_step = dm;
+    q.t0 = operand_at(p->t0, m, v, dm, dv);
+    q.t1 = operand_at(last, m, v, dm, dv);
+    q.two = p->t1 || cut;
+    q.k0 = p->t1 ? p->t0->k : 0;
+    q.k = q.end = last->k;
+    q.begin = q.begin_step = q.end_step = 0;
+    if (triangle == GMAI_K_LE_M) {
+        q.end = m + gm;
+        q.end_step = dm;
     }
-    int *begin = t1 ? &q.begin1 : &q.begin0, *end = t1 ? &q.end1 : &q.end0;
-    if (triangle == GMAI_K_LE_M) *end = clamp(m + gm, 0, *end);
-    if (triangle == GMAI_K_GE_M) *begin = clamp(m, 0, *end);
-    if (!cut) {
-        any_block(gm, gn, &q);
-        return;
+    if (triangle == GMAI_K_GE_M) {
+        q.begin = m;
+        q.begin_step = dm;
     }
-    if (triangle == GMAI_K_LE_N) *end = clamp((v + gn) * VL, 0, *end);
-    if (triangle == GMAI_K_GE_N) *begin = clamp(v * VL, 0, *end);
-    q.first_column = v * VL;
+    if (cut && triangle == GMAI_K_LE_N) {
+        q.end = (v + gn) * VL;
+        q.end_step = dv * VL;
+    }
+    if (cut && triangle == GMAI_K_GE_N) {
+        q.begin = v * VL;
+        q.begin_step = dv * VL;
+    }
     q.cut = triangle;
-    any_cut_block(gm, gn, &q);
+    q.column = v * VL;
+    q.column_step = dv * VL;
+    if (cut)
+        any_cut_block(gm, gn, &q);
+    else
+        any_block(gm, gn, &q);
 }
 
 /* Either B stays in L1 while the blocks go along its rows, or, where B is too large for that, one panel of it does while
@@ -198,26 +241,30 @@ enum { B_LIMIT = 20480 }; /* bytes of B; of an L1 cache of 32 KiB the rest is fo
 void GMAI_K(product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                      const gmai_term *t1, int add, gmai_triangle triangle)
 {
-    const product_args p = {rows, nvec, add, c, ldc, t0, t1, row_scale, triangle};
-    const int panels = (t0->k + (t1 ? t1->k : 0)) * nvec * VL * (int)sizeof(float) > B_LIMIT;
+    const request p = {rows, nvec, add, c, ldc, t0, t1, row_scale, triangle};
+    const int along_m = nvec <= GMAI_GN || (t0->k + (t1 ? t1->k : 0)) * nvec * VL * (int)sizeof(float) > B_LIMIT;
     const int wanted = triangle == GMAI_N_GE_M;
-    if (!panels) {
+    if (!along_m) {
         for (int m = 0; m < rows; m += GMAI_GM) {
-            const int gm = rows - m < GMAI_GM ? rows - m : GMAI_GM;
-            for (int gn, v = wanted ? m / VL : 0; v < nvec; v += gn) {
-                gn = nvec - v < GMAI_GN ? nvec - v : GMAI_GN;
-                one_block(&p, m, v, gm, gn);
-            }
+            const int gm = rows - m < GMAI_GM ? rows - m : GMAI_GM, from = wanted ? m / VL : 0;
+            const int whole = from < nvec ? (nvec - from) / GMAI_GN : 0, rest = from + whole * GMAI_GN;
+            if (whole > 0) do_run(&p, m, from, gm, GMAI_GN, whole, 0, GMAI_GN);
+            if (rest < nvec) do_run(&p, m, rest, gm, nvec - rest, 1, 0, 0);
         }
         return;
     }
     for (int v = 0; v < nvec; v += GMAI_GN) {
         const int end = nvec - v < GMAI_GN ? nvec : v + GMAI_GN;
-        for (int m = 0; m < rows; m += GMAI_GM) {
-            const int gm = rows - m < GMAI_GM ? rows - m : GMAI_GM;
+        for (int count, m = 0; m < rows; m += count * GMAI_GM) {
+            const int left = rows - m, gm = left < GMAI_GM ? left : GMAI_GM;
             const int from = wanted && m / VL > v ? m / VL : v;
             if (from >= end) break;
-            one_block(&p, m, from, gm, end - from);
+            /* As many as have that shape: whole ones and, of a triangle, those that start at the same vector. */
+            int most = left < GMAI_GM ? 1 : left / GMAI_GM;
+            count = 1;
+            if (!wanted) count = most;
+            while (count < most && clamp((m + count * GMAI_GM) / VL, v, end) == from) count++;
+            do_run(&p, m, from, gm, end - from, count, GMAI_GM, 0);
         }
     }
 }
