@@ -103,7 +103,7 @@ static int output_gradient(const gmai_call *c, worker *w, int64_t row, int64_t h
         memset(w->o, 0, (size_t)padded * (size_t)p->ld * sizeof(float));
     }
     float delta[C] = {0};
-    memset(w->dn, 0, (size_t)padded * (size_t)p->ld * sizeof(float));
+    memset(w->dn + (ptrdiff_t)n * p->ld, 0, (size_t)(padded - n) * (size_t)p->ld * sizeof(float));
     c->kern->output_backward(w->go, w->o, p->ld, n, inverse, w->dn, delta);
     c->kern->transpose(w->dn, p->ld, padded, p->ld, w->dnt, C);
     memcpy(e, delta, sizeof delta);

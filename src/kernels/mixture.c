@@ -186,7 +186,7 @@ void GMAI_K(mixture_backward)(const gmai_mixture *m, const float *rows, const fl
                               float *sum_t, float *sum_tt)
 {
     const ptrdiff_t rp = m->rp;
-    float x_panel[C * VL], dx_panel[C * VL];
+    _Alignas(64) float x_panel[C * VL], dx_panel[C * VL];
     for (int r = 0; r < m->r; r += VL) {
         for (int j = 0; j < n; j++) {
             v_store(x_panel + j * VL, v_load(rows + j * rp + r));
