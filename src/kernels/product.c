@@ -3,24 +3,23 @@
 
 static inline int clamp(int x, int lo, int hi) { return x < lo ? lo : x > hi ? hi : x; }
 
-/* One term at one block of C, and how far on it is at the next block. */
+/* One term at one block of C. */
 typedef struct operand {
     const float *a, *b;
-    ptrdiff_t am, ak, ldb, a_step, b_step;
+    ptrdiff_t am, ak, ldb;
 } operand;
 
-/* Blocks of one shape, one after the other along m or along n: what a block costs before and after its loop is then little. */
+/* Blocks of one shape, one below the other: what a block costs before and after its loop is then little. */
 typedef struct run {
     int count, add;
     float *c;
-    ptrdiff_t ldc, c_step;
+    ptrdiff_t ldc;
     const float *row_scale;
-    ptrdiff_t scale_step;
     operand t0, t1;
     int two; /* there is a t1, and the limits that follow are its; t0 is then whole, of k0 steps */
     int k0, k, begin, begin_step, end, end_step;
     gmai_triangle cut; /* how t1 is cut along n, and the column that the block starts at */
-    int column, column_step;
+    int column;
 } run;
 
 /* GM rows x GN vectors of C stay in registers while the contraction runs over k:
@@ -80,7 +79,7 @@ GMAI_INLINE void blocks(int gm, int gn, int cut, const run *q)
     operand t0 = r.t0, t1 = r.t1;
     const float *row_scale = r.row_scale;
     float *c = r.c;
-    int from = r.begin, to = r.end, column = r.column;
+    int from = r.begin, to = r.end;
     for (int n = 0; n < r.count; n++) {
         const int begin = from < r.k ? from : r.k, end = to < r.k ? to : r.k;
         vf sum[GMAI_GM][GMAI_GN];
@@ -96,11 +95,11 @@ GMAI_INLINE void blocks(int gm, int gn, int cut, const run *q)
                 GMAI_UNROLL
                 for (int v = 0; v < gn; v++) sum[i][v] = v_mul(sum[i][v], s);
             }
-            row_scale += r.scale_step;
+            row_scale += gm;
         }
         if (r.two) {
             if (cut)
-                add_cut_term(gm, gn, sum, &t1, begin, end, column, r.cut);
+                add_cut_term(gm, gn, sum, &t1, begin, end, r.column, r.cut);
             else
                 add_term(gm, 0, gn, sum, &t1, begin, end);
         }
@@ -115,14 +114,11 @@ GMAI_INLINE void blocks(int gm, int gn, int cut, const run *q)
                 GMAI_UNROLL
                 for (int v = 0; v < gn; v++) v_store(c + i * r.ldc + v * VL, sum[i][v]);
         }
-        c += r.c_step;
-        t0.a += t0.a_step;
-        t0.b += t0.b_step;
-        t1.a += t1.a_step;
-        t1.b += t1.b_step;
+        c += gm * r.ldc;
+        t0.a += gm * t0.am;
+        t1.a += gm * t1.am;
         from += r.begin_step;
         to += r.end_step;
-        column += r.column_step;
     }
 }
 
@@ -182,14 +178,14 @@ typedef struct request {
     gmai_triangle triangle;
 } request;
 
-static operand operand_at(const gmai_term *t, int m, int v, int dm, int dv)
+static operand operand_at(const gmai_term *t, int m, int v)
 {
-    const operand o = {t->a + m * t->am, t->b + v * VL, t->am, t->ak, t->ldb, dm * t->am, (ptrdiff_t)dv * VL};
+    const operand o = {t->a + m * t->am, t->b + v * VL, t->am, t->ak, t->ldb};
     return o;
 }
 
-/* count blocks of gm x gn from row m, vector v on; the next one is dm rows and dv vectors further. */
-static void do_run(const request *p, int m, int v, int gm, int gn, int count, int dm, int dv)
+/* count blocks of gm x gn, one below the other, from row m, vector v on. */
+static void do_run(const request *p, int m, int v, int gm, int gn, int count)
 {
     const gmai_triangle triangle = p->triangle;
     /* A single term that is scaled is left whole, zeros and all. */
@@ -200,59 +196,37 @@ static void do_run(const request *p, int m, int v, int gm, int gn, int count, in
     q.add = p->add;
     q.c = p->c + m * p->ldc + v * VL;
     q.ldc = p->ldc;
-    q.c_step = dm * p->ldc + (ptrdiff_t)dv * VL;
     q.row_scale = p->row_scale ? p->row_scale + m : NULL;
-    q.scale_step = dm;
-    q.t0 = operand_at(p->t0, m, v, dm, dv);
-    q.t1 = operand_at(last, m, v, dm, dv);
+    q.t0 = operand_at(p->t0, m, v);
+    q.t1 = operand_at(last, m, v);
     q.two = p->t1 || cut;
     q.k0 = p->t1 ? p->t0->k : 0;
     q.k = q.end = last->k;
     q.begin = q.begin_step = q.end_step = 0;
     if (triangle == GMAI_K_LE_M) {
         q.end = m + gm;
-        q.end_step = dm;
+        q.end_step = gm;
     }
     if (triangle == GMAI_K_GE_M) {
         q.begin = m;
-        q.begin_step = dm;
+        q.begin_step = gm;
     }
-    if (cut && triangle == GMAI_K_LE_N) {
-        q.end = (v + gn) * VL;
-        q.end_step = dv * VL;
-    }
-    if (cut && triangle == GMAI_K_GE_N) {
-        q.begin = v * VL;
-        q.begin_step = dv * VL;
-    }
+    if (cut && triangle == GMAI_K_LE_N) q.end = (v + gn) * VL;
+    if (cut && triangle == GMAI_K_GE_N) q.begin = v * VL;
     q.cut = triangle;
     q.column = v * VL;
-    q.column_step = dv * VL;
     if (cut)
         any_cut_block(gm, gn, &q);
     else
         any_block(gm, gn, &q);
 }
 
-/* Either B stays in L1 while the blocks go along its rows, or, where B is too large for that, one panel of it does while
- * they go down the columns. The sums are the same. */
-enum { B_LIMIT = 20480 }; /* bytes of B; of an L1 cache of 32 KiB the rest is for A and C */
-
+/* A panel of B, GN vectors wide, stays in L1 while the blocks go down the columns. */
 void GMAI_K(product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                      const gmai_term *t1, int add, gmai_triangle triangle)
 {
     const request p = {rows, nvec, add, c, ldc, t0, t1, row_scale, triangle};
-    const int along_m = nvec <= GMAI_GN || (t0->k + (t1 ? t1->k : 0)) * nvec * VL * (int)sizeof(float) > B_LIMIT;
     const int wanted = triangle == GMAI_N_GE_M;
-    if (!along_m) {
-        for (int m = 0; m < rows; m += GMAI_GM) {
-            const int gm = rows - m < GMAI_GM ? rows - m : GMAI_GM, from = wanted ? m / VL : 0;
-            const int whole = from < nvec ? (nvec - from) / GMAI_GN : 0, rest = from + whole * GMAI_GN;
-            if (whole > 0) do_run(&p, m, from, gm, GMAI_GN, whole, 0, GMAI_GN);
-            if (rest < nvec) do_run(&p, m, rest, gm, nvec - rest, 1, 0, 0);
-        }
-        return;
-    }
     for (int v = 0; v < nvec; v += GMAI_GN) {
         const int end = nvec - v < GMAI_GN ? nvec : v + GMAI_GN;
         for (int count, m = 0; m < rows; m += count * GMAI_GM) {
@@ -260,11 +234,10 @@ void GMAI_K(product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_ter
             const int from = wanted && m / VL > v ? m / VL : v;
             if (from >= end) break;
             /* As many as have that shape: whole ones and, of a triangle, those that start at the same vector. */
-            int most = left < GMAI_GM ? 1 : left / GMAI_GM;
-            count = 1;
-            if (!wanted) count = most;
-            while (count < most && clamp((m + count * GMAI_GM) / VL, v, end) == from) count++;
-            do_run(&p, m, from, gm, end - from, count, GMAI_GM, 0);
+            const int whole = left < GMAI_GM ? 1 : left / GMAI_GM;
+            count = wanted ? 1 : whole;
+            while (count < whole && clamp((m + count * GMAI_GM) / VL, v, end) == from) count++;
+            do_run(&p, m, from, gm, end - from, count);
         }
     }
 }
