@@ -42,24 +42,24 @@ static void worker_take(const gmai_plan *p, size_t sums_floats, gmai_bump *b, wo
     gmai_queries_take(p, b, &w->queries);
     gmai_levels_take(p, b, &w->grad);
     memset(&w->state, 0, sizeof w->state);
-    w->state.local = gmai_take_floats(b, p->state_floats);
-    w->phis = gmai_take_floats(b, (size_t)chunks_of(p) * phi);
-    w->states = gmai_take_floats(b, (size_t)(chunks_of(p) + 1) * p->state_floats);
-    w->pt = gmai_take_floats(b, (size_t)C * C);
-    w->qt = gmai_take_floats(b, (size_t)C * C);
-    w->q = gmai_take_floats(b, (size_t)C * C);
-    w->vt = gmai_take_floats(b, rows);
-    w->go = gmai_take_floats(b, rows);
-    w->o = gmai_take_floats(b, rows);
-    w->dn = gmai_take_floats(b, rows);
-    w->dnw = gmai_take_floats(b, rows);
-    w->dnt = gmai_take_floats(b, rows);
-    w->dntw = gmai_take_floats(b, rows);
-    w->dphi_q = gmai_take_floats(b, phi);
-    w->dphi_k = gmai_take_floats(b, phi);
-    w->dv = gmai_take_floats(b, rows);
-    w->dx = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
-    w->group_sums = gmai_take_floats(b, p->groups_wanted > 1 ? sums_floats : 0);
+    w->state.local = gmai_take_apart(b, p->state_floats);
+    w->phis = gmai_take_apart(b, (size_t)chunks_of(p) * phi);
+    w->states = gmai_take_apart(b, (size_t)(chunks_of(p) + 1) * p->state_floats);
+    w->pt = gmai_take_apart(b, (size_t)C * C);
+    w->qt = gmai_take_apart(b, (size_t)C * C);
+    w->q = gmai_take_apart(b, (size_t)C * C);
+    w->vt = gmai_take_apart(b, rows);
+    w->go = gmai_take_apart(b, rows);
+    w->o = gmai_take_apart(b, rows);
+    w->dn = gmai_take_apart(b, rows);
+    w->dnw = gmai_take_apart(b, rows);
+    w->dnt = gmai_take_apart(b, rows);
+    w->dntw = gmai_take_apart(b, rows);
+    w->dphi_q = gmai_take_apart(b, phi);
+    w->dphi_k = gmai_take_apart(b, phi);
+    w->dv = gmai_take_apart(b, rows);
+    w->dx = gmai_take_apart(b, (size_t)C * (size_t)p->rp);
+    w->group_sums = gmai_take_apart(b, p->groups_wanted > 1 ? sums_floats : 0);
 }
 
 size_t gmai_backward_work(const gmai_plan *p, size_t sums_floats)
@@ -103,7 +103,7 @@ static int output_gradient(const gmai_call *c, worker *w, int64_t row, int64_t h
         memset(w->o, 0, (size_t)padded * (size_t)p->ld * sizeof(float));
     }
     float delta[C] = {0};
-    memset(w->dn, 0, (size_t)padded * (size_t)p->ld * sizeof(float));
+    memset(w->dn + (ptrdiff_t)n * p->ld, 0, (size_t)(padded - n) * (size_t)p->ld * sizeof(float));
     c->kern->output_backward(w->go, w->o, p->ld, n, inverse, w->dn, delta);
     c->kern->transpose(w->dn, p->ld, padded, p->ld, w->dnt, C);
     memcpy(e, delta, sizeof delta);

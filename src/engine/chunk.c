@@ -39,18 +39,18 @@ int gmai_all_finite(const float *x, size_t n)
 
 void gmai_keys_take(const gmai_plan *p, gmai_bump *b, gmai_keys *k)
 {
-    k->x = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
-    k->columns = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
-    k->phi = gmai_take_floats(b, (size_t)C * (size_t)p->kp);
-    k->v = gmai_take_floats(b, (size_t)C * (size_t)p->ld);
-    k->vw_own = gmai_take_floats(b, (size_t)C * (size_t)p->ld);
+    k->x = gmai_take_apart(b, (size_t)C * (size_t)p->rp);
+    k->columns = gmai_take_apart(b, (size_t)C * (size_t)p->rp);
+    k->phi = gmai_take_apart(b, (size_t)C * (size_t)p->kp);
+    k->v = gmai_take_apart(b, (size_t)C * (size_t)p->ld);
+    k->vw_own = gmai_take_apart(b, (size_t)C * (size_t)p->ld);
 }
 
 void gmai_queries_take(const gmai_plan *p, gmai_bump *b, gmai_queries *q)
 {
-    q->x = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
-    q->columns = gmai_take_floats(b, (size_t)C * (size_t)p->rp);
-    q->phi = gmai_take_floats(b, (size_t)C * (size_t)p->kp);
+    q->x = gmai_take_apart(b, (size_t)C * (size_t)p->rp);
+    q->columns = gmai_take_apart(b, (size_t)C * (size_t)p->rp);
+    q->phi = gmai_take_apart(b, (size_t)C * (size_t)p->kp);
 }
 
 static void decay_load(const gma_tensor *t, int64_t row, int64_t h, int64_t at, int n, gmai_chunk_decay *d)
@@ -183,13 +183,13 @@ void gmai_intra(const gmai_call *c, const gmai_keys *k, const gmai_queries *q, f
 
 void gmai_levels_take(const gmai_plan *p, gmai_bump *b, gmai_levels *l)
 {
-    l->base = gmai_take_floats(b, p->state_floats);
-    l->base_lo = gmai_take_floats(b, p->state_floats);
-    l->mid = gmai_take_floats(b, p->state_floats);
-    l->mid_lo = gmai_take_floats(b, p->state_floats);
-    l->segment = gmai_take_floats(b, p->state_floats);
-    l->local = gmai_take_floats(b, p->state_floats);
-    l->joined = gmai_take_floats(b, p->state_floats);
+    l->base = gmai_take_apart(b, p->state_floats);
+    l->base_lo = gmai_take_apart(b, p->state_floats);
+    l->mid = gmai_take_apart(b, p->state_floats);
+    l->mid_lo = gmai_take_apart(b, p->state_floats);
+    l->segment = gmai_take_apart(b, p->state_floats);
+    l->local = gmai_take_apart(b, p->state_floats);
+    l->joined = gmai_take_apart(b, p->state_floats);
     l->empty = 0;
 }
 

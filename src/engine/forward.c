@@ -22,8 +22,8 @@ static void worker_take(const gmai_plan *p, gmai_bump *b, worker *w)
     gmai_keys_take(p, b, &w->keys);
     gmai_queries_take(p, b, &w->queries);
     gmai_levels_take(p, b, &w->levels);
-    w->pt = gmai_take_floats(b, (size_t)C * C);
-    w->o = gmai_take_floats(b, (size_t)C * (size_t)p->ld);
+    w->pt = gmai_take_apart(b, (size_t)C * C);
+    w->o = gmai_take_apart(b, (size_t)C * (size_t)p->ld);
 }
 
 size_t gmai_forward_work(const gmai_plan *p)

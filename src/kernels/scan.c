@@ -23,7 +23,7 @@ void GMAI_K(scan_prepare)(const gmai_scan *s)
         }
 }
 
-GMAI_INLINE vf decay(int shrinking, vf x) { return shrinking ? v_exp2_small(x) : v_exp(v_mul(x, v_set1(0.693147181f))); }
+GMAI_INLINE vf decay(int shrinking, vf x) { return shrinking ? v_exp2(x) : v_exp(v_mul(x, v_set1(0.693147181f))); }
 
 /* The scan goes over the tokens once for each vector of channels and block of states. Each pass fetches one line of every
  * row that lies ahead: spread out like that, the loads hide behind the arithmetic. */

@@ -53,6 +53,15 @@ static inline vf v_scale2_normal(vf a, vf n)
     return _mm256_castsi256_ps(
         _mm256_add_epi32(_mm256_castps_si256(a), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
 }
+/* Added to y it leaves the nearest whole number, and 127 more, in the lowest bits: there is 2^whole, and 0 for -127. */
+static inline vf v_split2(vf y, vf *whole)
+{
+    const vf shift = _mm256_set1_ps(12582912.0f + 127.0f), z = _mm256_max_ps(_mm256_set1_ps(-127.0f), y);
+    const vf r = _mm256_add_ps(z, shift);
+    *whole = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(r), 23));
+    return _mm256_sub_ps(z, _mm256_sub_ps(r, shift));
+}
+static inline vf v_join2(vf a, vf whole) { return _mm256_mul_ps(a, whole); }
 static inline vf v_zero_below(vf x, float limit, vf y)
 {
     return _mm256_and_ps(y, _mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_NLT_UQ));

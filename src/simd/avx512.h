@@ -7,7 +7,7 @@
 #define GMAI_NV 4
 #define GMAI_GM 6
 #define GMAI_GN 4
-#define GMAI_KB 5
+#define GMAI_KB 4
 
 #ifndef GMAI_EMULATE /* tests bring the words themselves: tests/emulation/avx512.h */
 
@@ -39,6 +39,13 @@ static inline vf v_round(vf a)
 }
 static inline vf v_scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); }
 static inline vf v_scale2_normal(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+static inline vf v_split2(vf y, vf *whole)
+{
+    const vf f = _mm512_reduce_ps(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); /* of -inf: 0 */
+    *whole = _mm512_sub_ps(y, f);
+    return f;
+}
+static inline vf v_join2(vf a, vf whole) { return _mm512_scalef_ps(a, whole); }
 static inline vf v_zero_below(vf x, float limit, vf y)
 {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_NLT_UQ), y);

@@ -53,6 +53,14 @@ static inline vf v_scale2_normal(vf a, vf n)
 {
     return vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(a), vshlq_n_s32(vcvtnq_s32_f32(n), 23)));
 }
+/* As in avx2.h. */
+static inline vf v_split2(vf y, vf *whole)
+{
+    const vf shift = vdupq_n_f32(12582912.0f + 127.0f), z = v_max(vdupq_n_f32(-127.0f), y), r = vaddq_f32(z, shift);
+    *whole = vreinterpretq_f32_s32(vshlq_n_s32(vreinterpretq_s32_f32(r), 23));
+    return vsubq_f32(z, vsubq_f32(r, shift));
+}
+static inline vf v_join2(vf a, vf whole) { return vmulq_f32(a, whole); }
 static inline vf v_zero_below(vf x, float limit, vf y)
 {
     return vreinterpretq_f32_u32(

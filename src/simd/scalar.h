@@ -47,6 +47,15 @@ static inline vf v_scale2(vf a, vf n)
 }
 /* The same where the result is normal. */
 static inline vf v_scale2_normal(vf a, vf n) { return v_scale2(a, n); }
+/* y = n + f with |f| <= 1/2: f, and 2^n, which is 0 below 2^-126. For y <= 127; NaN in f where y is. */
+static inline vf v_split2(vf y, vf *whole)
+{
+    const vf z = v_max(-127.0f, y), n = rintf(z);
+    const uint32_t bits = n <= 127.0f ? (uint32_t)((int32_t)n + 127) << 23 : 0;
+    memcpy(whole, &bits, sizeof bits);
+    return z - n;
+}
+static inline vf v_join2(vf a, vf whole) { return a * whole; }
 static inline vf v_zero_below(vf x, float limit, vf y) { return x < limit ? 0.0f : y; }
 /* x = m 2^e with m in [1, 2), for positive normal x. */
 static inline vf v_exponent(vf x)

@@ -127,6 +127,17 @@ static inline float lane_scale2(float x, float y)
 }
 LANES_2(v_scale2, lane_scale2(x, y))
 LANES_2(v_scale2_normal, lane_scale2(x, y))
+/* Infinite whole numbers stay: lane_scale2 makes 0 of them. */
+static inline vf v_split2(vf y, vf *whole)
+{
+    vf f;
+    EACH_LANE {
+        whole->lane[l] = rintf(y.lane[l]);
+        f.lane[l] = y.lane[l] == whole->lane[l] ? 0.0f : y.lane[l] - whole->lane[l];
+    }
+    return f;
+}
+LANES_2(v_join2, lane_scale2(x, y))
 static inline vf v_zero_below(vf x, float limit, vf y)
 {
     EACH_LANE y.lane[l] = x.lane[l] < limit ? 0.0f : y.lane[l];

@@ -2,6 +2,6 @@
 #ifndef TEST_KERNELS_MATH_H
 #define TEST_KERNELS_MATH_H
 
-#define TST_VECTOR_MATH(X) X(exp) X(exp_negative) X(log) X(softplus) X(sigmoid)
+#define TST_VECTOR_MATH(X) X(exp) X(exp_negative) X(exp2) X(log) X(softplus) X(sigmoid)
 
 #endif

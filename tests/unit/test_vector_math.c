@@ -11,7 +11,7 @@
 typedef void function(const float *x, float *y, int n);
 typedef struct tier {
     gma_isa isa;
-    function *exp, *exp_negative, *log, *softplus, *sigmoid;
+    function *exp, *exp_negative, *exp2, *log, *softplus, *sigmoid;
 } tier;
 
 #define DECLARE_scalar(word) function tst_##word##__scalar;
@@ -123,6 +123,7 @@ static void exp_is_within_2_ulp(void **state) {
         if (!gma_isa_supported(tiers[i].isa))
             continue;
         ok &= both_signs("exp", tiers[i].isa, tiers[i].exp, exp, ulp, -104, 89, 2);
+        ok &= both_signs("exp2", tiers[i].isa, tiers[i].exp2, exp2, ulp, -125.9f, 127, 3);
         ok &= both_signs("exp_negative", tiers[i].isa, tiers[i].exp_negative, exp, ulp, -87, 0, 2);
     }
     assert_true(ok);
@@ -147,6 +148,13 @@ static void exp_at_the_ends(void **state) {
         for (int j = 0; j < 4; j++)
             assert_true(y[j] == 0);
         assert_true(y[4] == 1 && isnan(y[5]));
+        /* Of exp2 what lies below the smallest normal number may be kept. */
+        const float lower[] = {-150.6f, -1000, -INFINITY, -FLT_MAX, 0, -0.0f, NAN, -NAN, -126.6f};
+        tiers[i].exp2(lower, y, 9);
+        for (int j = 0; j < 4; j++)
+            assert_true(y[j] == 0);
+        assert_true(y[4] == 1 && y[5] == 1 && isnan(y[6]) && isnan(y[7]));
+        assert_true(y[8] >= 0 && y[8] < FLT_MIN);
     }
 }
 
