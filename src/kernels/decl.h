@@ -57,6 +57,7 @@ void GMAI_K(flush_restore)(unsigned before);
 void GMAI_K(tile_logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead);
 void GMAI_K(tile_product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                           const gmai_term *t1, int add, gmai_triangle triangle);
+int GMAI_K(tile_gammas)(float *logits, int k, int nvec);
 size_t GMAI_K(tile_floats)(int64_t k, int64_t r);
 void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory);
 unsigned GMAI_K(tile_on)(void);

@@ -64,10 +64,11 @@ typedef struct gmai_mixture {
     const float *blocked; /* (k4 / 4, r, 2, 4): w and mw of four components side by side, for broadcasts */
     const float *konst; /* (k4) */
     /* Tiers with tiles, NULL elsewhere: two bf16 terms of 2 w mw and of -w^2 as tiles; konst - sum mw^2, (kp, 16);
-     * the largest 2 w^2 of each dimension, (rp), and of |2 mw^2|. See kernels/tiles_amx.c. */
+     * the largest 2 w^2 of each dimension, and of |2 mw^2|; exact: no centre. See kernels/tile_mixture_amx.c. */
     const uint16_t *tile_rows;
     const float *tile_bias, *tile_bound;
     float tile_mu_bound;
+    int tile_exact;
 } gmai_mixture;
 
 /* A product term: sum over k of A(m,k) B(k,n), A(m,k) = a[m am + k ak], B(k,n) = b[k ldb + n]. */

@@ -9,7 +9,6 @@ extern const gmai_kernels GMAI_K(kernels);
     .pack = GMAI_K(pack), \
     .unpack = GMAI_K(unpack), \
     .transpose = GMAI_K(transpose), \
-    .softmax = GMAI_K(softmax), \
     .softmax_backward = GMAI_K(softmax_backward), \
     .mixture_backward = GMAI_K(mixture_backward), \
     .elu_features = GMAI_K(elu_features), \
@@ -47,6 +46,7 @@ extern const gmai_kernels GMAI_K(kernels);
 static const gmai_kernels forward = {
     SHARED,
     .logits = GMAI_K(tile_logits),
+    .softmax = GMAI_K(tile_gammas),
     .product = GMAI_K(tile_product),
     .flush_on = GMAI_K(tile_on),
     .flush_restore = GMAI_K(tile_restore),
@@ -54,6 +54,7 @@ static const gmai_kernels forward = {
 static const gmai_kernels backward = {
     SHARED,
     .logits = GMAI_K(tile_logits),
+    .softmax = GMAI_K(tile_gammas),
     .product = GMAI_K(product),
     .flush_on = GMAI_K(tile_on),
     .flush_restore = GMAI_K(tile_restore),
@@ -63,6 +64,7 @@ static const gmai_kernels backward = {
 const gmai_kernels GMAI_K(kernels) = {
     SHARED,
     .logits = GMAI_K(logits),
+    .softmax = GMAI_K(softmax),
     .product = GMAI_K(product),
     .flush_on = GMAI_K(flush_on),
     .flush_restore = GMAI_K(flush_restore),

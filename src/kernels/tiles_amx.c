@@ -5,11 +5,9 @@
  * in f32 does the work. */
 #include "kernels/decl.h"
 
-#include <math.h>
-
 #define C GMAI_CHUNK
 
-enum { TILE = 16, DEPTH = 32, ROWS = 64, COLUMNS = 64, BLOCK = 128 }; /* BLOCK: of the contraction */
+enum { TILE = 16, DEPTH = 32, COLUMNS = 64, BLOCK = 128 }; /* BLOCK: of the contraction */
 
 /* ---- packing ------------------------------------------------------------------------------------------ */
 
@@ -144,150 +142,6 @@ void GMAI_K(tile_product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gma
             v_store(p, v_mul(v_load(p), v_set1(row_scale[m])));
         }
     if (t1) add_term(rows, nvec, c, ldc, t1, 1, triangle);
-}
-
-/* ---- logits ------------------------------------------------------------------------------------------- */
-
-/* The whitened logit, multiplied out:  konst - sum (x w - mw)^2  =  (konst - sum mw^2) + x . 2 w mw - x^2 . w^2.
- * Every factor is split into two bf16 terms, and of the four products of terms the three larger ones are summed: 16 bits
- * of each factor. What is left out is below 2^-16 of the sums of squares, so the form serves only where those are small. */
-enum { PARTS = 4 }; /* hi, lo of 2 w mw; hi, lo of -w^2. And of x; of x^2 */
-static const float LIMIT = 0.01f * 65536.0f;
-
-static int r_blocks(int r) { return (r + DEPTH - 1) / DEPTH; }
-
-size_t GMAI_K(tile_floats)(int64_t k, int64_t r)
-{
-    const size_t blocks = (size_t)r_blocks((int)r), tiles = (size_t)gmai_pad(k) / TILE;
-    return (size_t)gmai_pad(r) + (size_t)gmai_pad(k) * TILE + tiles * blocks * PARTS * TILE * DEPTH / 2;
-}
-
-static float round_bf16(float x)
-{
-    float y[VL];
-    v_store(y, v_round_bf16(v_set1(x)));
-    return y[0];
-}
-
-static void put_bf16(uint16_t *at, float x)
-{
-    uint16_t y[VL];
-    v_store_bf16(y, v_set1(x));
-    *at = y[0];
-}
-
-void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory)
-{
-    const int kp = (int)gmai_pad(m->k), rp = m->rp, blocks = r_blocks(m->r);
-    float *bound = memory, *bias = bound + rp;
-    uint16_t *rows = (uint16_t *)(void *)(bias + (ptrdiff_t)kp * TILE);
-    memset(memory, 0, GMAI_K(tile_floats)(m->k, m->r) * sizeof(float));
-    m->tile_mu_bound = 0.0f;
-    for (int k = 0; k < m->k; k++) {
-        double mu = 0.0;
-        for (int r = 0; r < m->r; r++) {
-            const double w = (double)m->w[(ptrdiff_t)k * rp + r], mw = (double)m->mw[(ptrdiff_t)k * rp + r];
-            const double linear = 2.0 * w * mw, square = -(w * w);
-            uint16_t *tile = rows + ((ptrdiff_t)(k / TILE) * blocks + r / DEPTH) * PARTS * TILE * DEPTH +
-                             k % TILE * DEPTH + r % DEPTH;
-            const float hi = round_bf16((float)linear), hi2 = round_bf16((float)square);
-            put_bf16(tile, hi);
-            put_bf16(tile + TILE * DEPTH, (float)(linear - (double)hi));
-            put_bf16(tile + 2 * TILE * DEPTH, hi2);
-            put_bf16(tile + 3 * TILE * DEPTH, (float)(square - (double)hi2));
-            mu += mw * mw;
-            /* A NaN stays, and sends every token to the kernel in f32. */
-            if (!((float)(-2.0 * square) <= bound[r])) bound[r] = (float)(-2.0 * square);
-        }
-        if (!((float)(2.0 * mu) <= m->tile_mu_bound)) m->tile_mu_bound = (float)(2.0 * mu);
-        for (int i = 0; i < TILE; i++) bias[(ptrdiff_t)k * TILE + i] = (float)((double)m->konst[k] - mu);
-    }
-    m->tile_bound = bound;
-    m->tile_bias = bias;
-    m->tile_rows = rows;
-}
-
-/* Is |x - c|^2 / sigma^2 (of the narrowest component in each dimension) small enough for every token? */
-static int within_limit(const gmai_mixture *m, const float *columns, int nvec)
-{
-    if (!m->tile_rows || !(m->tile_mu_bound <= LIMIT)) return 0;
-    for (int v = 0; v < nvec; v++) {
-        float lanes[VL];
-        vf sum = v_set1(0.0f);
-        for (int r = 0; r < m->r; r++) {
-            const vf x = v_load(columns + (ptrdiff_t)r * C + v * VL);
-            sum = v_fma(v_mul(x, x), v_set1(m->tile_bound[r]), sum);
-        }
-        v_store(lanes, sum);
-        for (int l = 0; l < VL; l++)
-            if (!(lanes[l] <= LIMIT)) return 0;
-    }
-    return 1;
-}
-
-/* Features r0 .. r0 + 32 of x and x^2, each as two terms, in pairs. */
-static void split_columns(const gmai_mixture *m, const float *columns, int r0, int nvec, float *pairs)
-{
-    const ptrdiff_t part = (ptrdiff_t)DEPTH / 2 * COLUMNS;
-    for (int p = 0; p < DEPTH / 2; p++)
-        for (int v = 0; v < nvec; v++) {
-            vf hi[2], lo[2], hi2[2], lo2[2];
-            for (int i = 0; i < 2; i++) {
-                const int r = r0 + 2 * p + i;
-                const vf x = r < m->r ? v_load(columns + (ptrdiff_t)r * C + v * VL) : v_set1(0.0f), x2 = v_mul(x, x);
-                hi[i] = v_round_bf16(x);
-                lo[i] = v_sub(x, hi[i]);
-                hi2[i] = v_round_bf16(x2);
-                lo2[i] = v_sub(x2, hi2[i]);
-            }
-            float *at = pairs + (ptrdiff_t)p * COLUMNS + v * VL;
-            v_store(at, v_pair_bf16(hi[0], hi[1]));
-            v_store(at + part, v_pair_bf16(lo[0], lo[1]));
-            v_store(at + 2 * part, v_pair_bf16(hi2[0], hi2[1]));
-            v_store(at + 3 * part, v_pair_bf16(lo2[0], lo2[1]));
-        }
-}
-
-void GMAI_K(tile_logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead)
-{
-    _Alignas(64) float pairs[PARTS * DEPTH / 2 * COLUMNS];
-    const ptrdiff_t part = (ptrdiff_t)DEPTH / 2 * COLUMNS, tile = (ptrdiff_t)TILE * DEPTH;
-    const ptrdiff_t row = C * (ptrdiff_t)sizeof(float);
-    const int blocks = r_blocks(m->r), tiles = (int)gmai_pad(m->k) / TILE;
-    if (!within_limit(m, columns, nvec)) {
-        GMAI_K(logits)(m, columns, nvec, logits, ahead);
-        return;
-    }
-    for (int b = 0; b < blocks; b++) {
-        split_columns(m, columns, b * DEPTH, nvec, pairs);
-        for (int k = 0; k < tiles; k++) {
-            const uint16_t *a = m->tile_rows + ((ptrdiff_t)k * blocks + b) * PARTS * tile;
-            float *c = logits + (ptrdiff_t)k * TILE * C;
-#define BIAS(v)                                                                          \
-    if (v < nvec) {                                                                      \
-        if (b == 0)                                                                      \
-            T_LOAD(v, m->tile_bias + (ptrdiff_t)k * TILE * TILE, 64);                    \
-        else                                                                             \
-            T_LOAD(v, c + v * TILE, row);                                                \
-    }
-            EACH_TILE(BIAS)
-#define WITH(v)                                      \
-    if (v < nvec) {                                  \
-        T_LOAD(5, x + v * TILE, row);                \
-        T_MULTIPLY(v, 4, 5);                         \
-    }
-            /* parts of A x parts of B: hi hi, hi lo, lo hi; linear, then square */
-            static const int with[6][2] = {{0, 0}, {0, 1}, {1, 0}, {2, 2}, {2, 3}, {3, 2}};
-            for (int i = 0; i < 6; i++) {
-                const float *x = pairs + with[i][1] * part;
-                T_LOAD(4, a + with[i][0] * tile, 64);
-                EACH_TILE(WITH)
-            }
-#define KEEP(v) \
-    if (v < nvec) T_STORE(v, c + v * TILE, row);
-            EACH_TILE(KEEP)
-        }
-    }
 }
 
 /* ---- the thread's tiles ------------------------------------------------------------------------------- */

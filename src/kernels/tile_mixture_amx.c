@@ -1,0 +1,222 @@
+/* The mixture on tiles: logits in two bf16 terms of each factor, and their softmax. */
+#include "kernels/decl.h"
+
+#include <math.h>
+
+#define C GMAI_CHUNK
+
+enum { TILE = 16, DEPTH = 32, COLUMNS = 64 };
+
+/* ---- logits ------------------------------------------------------------------------------------------- */
+
+/* The whitened logit, multiplied out:  konst - sum (x w - mw)^2  =  (konst - sum mw^2) + x . 2 w mw - x^2 . w^2.
+ * Every factor is split into two bf16 terms, and of the four products of terms the three larger ones are summed: 16 bits
+ * of each factor. What is left out is below 2^-16 of the sums of squares, so the form serves only where those are small.
+ * Without a centre x is bf16 as it was stored: it has no second term, and the two terms of x^2 are all of it. */
+enum { PARTS = 4 }; /* hi, lo of 2 w mw; hi, lo of -w^2. And of x; of x^2 */
+enum { BLOCKS = 4 }; /* of DEPTH features, split at a time */
+static const float LIMIT = 0.01f * 65536.0f;
+
+static int r_blocks(int r) { return (r + DEPTH - 1) / DEPTH; }
+
+size_t GMAI_K(tile_floats)(int64_t k, int64_t r)
+{
+    const size_t blocks = (size_t)r_blocks((int)r), tiles = (size_t)gmai_pad(k) / TILE;
+    return blocks * DEPTH + (size_t)gmai_pad(k) * TILE + tiles * blocks * PARTS * TILE * DEPTH / 2;
+}
+
+/* hi and lo of two vectors, as 32 values each. */
+static void put_split(uint16_t *hi, uint16_t *lo, vf x0, vf x1)
+{
+    float back[DEPTH];
+    v_store2_bf16(hi, x0, x1);
+    v_store(back, v_load_bf16(hi));
+    v_store(back + VL, v_load_bf16(hi + VL));
+    v_store2_bf16(lo, v_sub(x0, v_load(back)), v_sub(x1, v_load(back + VL)));
+}
+
+void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory)
+{
+    const int kp = (int)gmai_pad(m->k), rp = m->rp, blocks = r_blocks(m->r);
+    float *bound = memory, *bias = bound + (ptrdiff_t)blocks * DEPTH;
+    uint16_t *rows = (uint16_t *)(void *)(bias + (ptrdiff_t)kp * TILE);
+    memset(memory, 0, GMAI_K(tile_floats)(m->k, m->r) * sizeof(float));
+    m->tile_mu_bound = 0.0f;
+    for (int k = 0; k < m->k; k++) {
+        vf squares = v_set1(0.0f);
+        for (int b = 0; b < blocks; b++) {
+            vf linear[2], square[2];
+            for (int i = 0; i < 2; i++) {
+                const int r = b * DEPTH + i * VL;
+                const vf zero = v_set1(0.0f), w = r < rp ? v_load(m->w + (ptrdiff_t)k * rp + r) : zero;
+                const vf mw = r < rp ? v_load(m->mw + (ptrdiff_t)k * rp + r) : zero, w2 = v_mul(w, w);
+                linear[i] = v_mul(v_add(w, w), mw);
+                square[i] = v_sub(zero, w2);
+                squares = v_fma(mw, mw, squares);
+                /* A NaN stays, and sends every token to the kernel in f32. */
+                v_store(bound + r, v_max(v_add(w2, w2), v_load(bound + r)));
+            }
+            uint16_t *tile = rows + ((ptrdiff_t)(k / TILE) * blocks + b) * PARTS * TILE * DEPTH + k % TILE * DEPTH;
+            put_split(tile, tile + TILE * DEPTH, linear[0], linear[1]);
+            put_split(tile + 2 * TILE * DEPTH, tile + 3 * TILE * DEPTH, square[0], square[1]);
+        }
+        const float mu = v_sum(squares);
+        if (!(2.0f * mu <= m->tile_mu_bound)) m->tile_mu_bound = 2.0f * mu;
+        v_store(bias + (ptrdiff_t)k * TILE, v_set1(m->konst[k] - mu));
+    }
+    m->tile_bound = bound;
+    m->tile_bias = bias;
+    m->tile_rows = rows;
+    m->tile_exact = 1;
+    for (int r = 0; r < m->r; r++) m->tile_exact &= m->center[r] == 0.0f;
+}
+
+/* Features r0 .. r0 + 32 of x and x^2, each as two terms, in pairs; near(token) += their |x - c|^2 / sigma^2 (of the
+ * narrowest component in each dimension). */
+GMAI_INLINE void split_block(const gmai_mixture *m, const float *columns, int r0, int nvec, int exact, float *pairs, vf *near)
+{
+    const ptrdiff_t part = (ptrdiff_t)DEPTH / 2 * COLUMNS;
+    for (int p = 0; p < DEPTH / 2; p++) {
+        const int r = r0 + 2 * p, two = r + 1 < m->r, one = r < m->r;
+        const vf zero = v_set1(0.0f), bound0 = v_set1(m->tile_bound[r]), bound1 = v_set1(m->tile_bound[r + 1]);
+        for (int v = 0; v < nvec; v++) {
+            const float *x = columns + (ptrdiff_t)r * C + v * VL;
+            float *at = pairs + (ptrdiff_t)p * COLUMNS + v * VL;
+            const vf x0 = one ? v_load(x) : zero, x1 = two ? v_load(x + C) : zero;
+            const vf s0 = v_mul(x0, x0), s1 = v_mul(x1, x1), hi = v_pair_bf16(x0, x1), hi2 = v_pair_bf16(s0, s1);
+            near[v] = v_fma(s1, bound1, v_fma(s0, bound0, near[v]));
+            v_store(at, hi);
+            if (!exact) v_store(at + part, v_pair_bf16(v_sub(x0, v_pair_low(hi)), v_sub(x1, v_pair_high(hi))));
+            v_store(at + 2 * part, hi2);
+            v_store(at + 3 * part, v_pair_bf16(v_sub(s0, v_pair_low(hi2)), v_sub(s1, v_pair_high(hi2))));
+        }
+    }
+}
+
+/* All lanes at most LIMIT, and no NaN. */
+static int within_limit(const vf *near, int nvec)
+{
+    for (int v = 0; v < nvec; v++) {
+        const vf ok = v_select_ge0(v_sub(v_set1(LIMIT), near[v]), v_set1(0.0f), v_set1(INFINITY));
+        if (!v_all_finite(ok)) return 0;
+    }
+    return 1;
+}
+
+#define EACH_TILE(X) X(0) X(1) X(2) X(3)
+
+/* 16 components x up to 4 tiles of tokens, features of nb blocks; first: c starts with the bias. */
+static void logits_row(const uint16_t *a, const float *bias, const float *pairs, int nb, int nvec, int exact, int first,
+                       float *c)
+{
+    const ptrdiff_t part = (ptrdiff_t)DEPTH / 2 * COLUMNS, tile = (ptrdiff_t)TILE * DEPTH;
+    const ptrdiff_t row = C * (ptrdiff_t)sizeof(float), pair_row = COLUMNS * (ptrdiff_t)sizeof(float);
+    /* parts of A x parts of B: hi hi, hi lo, lo hi; linear, then square */
+    static const int with[6][2] = {{0, 1}, {0, 0}, {1, 0}, {2, 2}, {2, 3}, {3, 2}};
+#define START(v)                                       \
+    if (v < nvec) {                                    \
+        if (first)                                     \
+            T_LOAD(v, bias, 64);                       \
+        else                                           \
+            T_LOAD(v, c + v * TILE, row);              \
+    }
+    EACH_TILE(START)
+    for (int b = 0; b < nb; b++, a += PARTS * tile, pairs += PARTS * part)
+        for (int i = exact; i < 6; i++) {
+            const float *x = pairs + with[i][1] * part;
+            T_LOAD(4, a + with[i][0] * tile, 64);
+#define WITH(v)                                      \
+    if (v < nvec) {                                  \
+        T_LOAD(5, x + v * TILE, pair_row);           \
+        T_MULTIPLY(v, 4, 5);                         \
+    }
+            EACH_TILE(WITH)
+        }
+#define KEEP(v) \
+    if (v < nvec) T_STORE(v, c + v * TILE, row);
+    EACH_TILE(KEEP)
+}
+
+void GMAI_K(tile_logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead)
+{
+    _Alignas(64) float pairs[BLOCKS * PARTS * DEPTH / 2 * COLUMNS];
+    const ptrdiff_t block = (ptrdiff_t)PARTS * DEPTH / 2 * COLUMNS;
+    const int blocks = r_blocks(m->r), tiles = (int)gmai_pad(m->k) / TILE;
+    vf near[COLUMNS / VL];
+    for (int v = 0; v < COLUMNS / VL; v++) near[v] = v_set1(0.0f);
+    int ok = m->tile_rows && m->tile_mu_bound <= LIMIT;
+    for (int b0 = 0; b0 < blocks && ok; b0 += BLOCKS) {
+        const int nb = blocks - b0 < BLOCKS ? blocks - b0 : BLOCKS;
+        for (int b = 0; b < nb; b++) {
+            if (m->tile_exact)
+                split_block(m, columns, (b0 + b) * DEPTH, nvec, 1, pairs + b * block, near);
+            else
+                split_block(m, columns, (b0 + b) * DEPTH, nvec, 0, pairs + b * block, near);
+        }
+        ok = within_limit(near, nvec);
+        for (int k = 0; k < tiles && ok; k++) {
+            if (b0 == 0) gmai_fetch_ahead(ahead, k, tiles);
+            logits_row(m->tile_rows + ((ptrdiff_t)k * blocks + b0) * PARTS * TILE * DEPTH,
+                       m->tile_bias + (ptrdiff_t)k * TILE * TILE, pairs, nb, nvec, m->tile_exact, b0 == 0,
+                       logits + (ptrdiff_t)k * TILE * C);
+        }
+    }
+    if (!ok) GMAI_K(logits)(m, columns, nvec, logits, ahead);
+}
+
+/* ---- softmax ------------------------------------------------------------------------------------------ */
+
+/* 2^x for x <= 0, as good as a result needs that is rounded to bf16 afterwards: 2^f = 1 + f P(f) on 0 <= f < 1 with P of
+ * degree 2, 9e-5 relative at worst; 1 exactly at 0. */
+static inline vf exp2_coarse(vf x)
+{
+    const vf f = v_fraction(x);
+    vf p = v_set1(0.077119089663028717f);
+    p = v_fma(p, f, v_set1(0.227564394474029541f));
+    p = v_fma(p, f, v_set1(0.695146143436431885f));
+    return v_scale2_floor(v_fma(p, f, v_set1(1.0f)), x);
+}
+
+GMAI_INLINE int softmax_block(float *l, int k, int nv)
+{
+    const vf log2e = v_set1(1.44269504088896341f);
+    vf top[4], sum[4];
+    GMAI_UNROLL
+    for (int v = 0; v < nv; v++) top[v] = v_load(l + v * VL);
+    for (int i = 1; i < k; i++)
+        GMAI_UNROLL
+        for (int v = 0; v < nv; v++) top[v] = v_max(top[v], v_load(l + (ptrdiff_t)i * C + v * VL));
+    int bad = 0;
+    GMAI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        bad |= !v_all_finite(top[v]);
+        top[v] = v_mul(top[v], v_set1(-1.44269504088896341f));
+        sum[v] = v_set1(0.0f);
+    }
+    for (int i = 0; i < k; i++)
+        GMAI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            float *p = l + (ptrdiff_t)i * C + v * VL;
+            /* The largest may come out a rounding away from 0, where the form holds as well. */
+            const vf e = exp2_coarse(v_fma(v_load(p), log2e, top[v]));
+            v_store(p, e);
+            sum[v] = v_add(sum[v], e);
+        }
+    GMAI_UNROLL
+    for (int v = 0; v < nv; v++) sum[v] = v_div(v_set1(1.0f), sum[v]);
+    for (int i = 0; i < k; i++)
+        GMAI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            float *p = l + (ptrdiff_t)i * C + v * VL;
+            v_store(p, v_mul(v_load(p), sum[v]));
+        }
+    return bad;
+}
+
+int GMAI_K(tile_gammas)(float *logits, int k, int nvec)
+{
+    int v = 0, bad = 0;
+    for (; v + 4 <= nvec; v += 4) bad |= softmax_block(logits + v * VL, k, 4);
+    for (; v < nvec; v++) bad |= softmax_block(logits + v * VL, k, 1);
+    return bad;
+}
