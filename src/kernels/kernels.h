@@ -58,7 +58,7 @@ GMAI_INLINE void gmai_fetch_ahead(const gmai_ahead *ahead, int part, int parts)
  *   t_kr = (x_r - c_r) w_kr - mw_kr,  logit_k = konst_k - sum_r t_kr^2  */
 typedef struct gmai_mixture {
     int k, r, rp; /* K, R, R padded */
-    const float *center; /* (rp) c */
+    const float *center; /* (rp) c; NULL: none */
     const float *w; /* (k4, rp) rows; k4 = K rounded up to 4 */
     const float *mw; /* (k4, rp) */
     const float *blocked; /* (k4 / 4, r, 2, 4): w and mw of four components side by side, for broadcasts */
@@ -129,8 +129,10 @@ typedef struct gmai_kernels {
     /* dst[c][r] = src[r][c]; rows, cols and leading dimensions are multiples of the lanes, or padded to them. */
     void (*transpose)(const float *src, int lds, int rows, int cols, float *dst, int ldd);
 
-    /* columns of centred x -> logits (k4 rows). ahead[2]: what to prefetch meanwhile, or NULL. */
-    void (*logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead);
+    /* columns of centred x, as pack gives them -> logits (k4 rows). ahead[2]: what to prefetch meanwhile, or NULL. Where the
+     * tables of tiles have had no centre to subtract their columns are pairs of bf16, which become floats when those are
+     * wanted after all: see kernels/tile_mixture_amx.c. */
+    void (*logits)(const gmai_mixture *m, float *columns, int nvec, float *logits, const gmai_ahead *ahead);
     /* In place over K rows. Returns 1 when some column's largest logit is not finite (such a column is NaN). */
     int (*softmax)(float *logits, int k, int nvec);
     /* dgamma -> dlogits, in place: gamma o (dgamma - dot), dot(token) = <gamma, dgamma>, which is also given. */

@@ -6,7 +6,6 @@ extern const gmai_kernels GMAI_K(kernels);
 /* All but what differs between the tables of a tier. */
 #define SHARED \
     .lanes = VL, \
-    .pack = GMAI_K(pack), \
     .unpack = GMAI_K(unpack), \
     .transpose = GMAI_K(transpose), \
     .softmax_backward = GMAI_K(softmax_backward), \
@@ -45,6 +44,7 @@ extern const gmai_kernels GMAI_K(kernels);
 #ifdef GMAI_TILES
 static const gmai_kernels forward = {
     SHARED,
+    .pack = GMAI_K(tile_pack),
     .logits = GMAI_K(tile_logits),
     .softmax = GMAI_K(tile_gammas),
     .product = GMAI_K(tile_product),
@@ -53,6 +53,7 @@ static const gmai_kernels forward = {
 };
 static const gmai_kernels backward = {
     SHARED,
+    .pack = GMAI_K(tile_pack),
     .logits = GMAI_K(tile_logits),
     .softmax = GMAI_K(tile_gammas),
     .product = GMAI_K(product),
@@ -63,6 +64,7 @@ static const gmai_kernels backward = {
 
 const gmai_kernels GMAI_K(kernels) = {
     SHARED,
+    .pack = GMAI_K(pack),
     .logits = GMAI_K(logits),
     .softmax = GMAI_K(softmax),
     .product = GMAI_K(product),

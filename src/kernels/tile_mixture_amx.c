@@ -14,7 +14,7 @@ enum { TILE = 16, DEPTH = 32, COLUMNS = 64 };
  * of each factor. What is left out is below 2^-16 of the sums of squares, so the form serves only where those are small.
  * Without a centre x is bf16 as it was stored: it has no second term, and the two terms of x^2 are all of it. */
 enum { PARTS = 4 }; /* hi, lo of 2 w mw; hi, lo of -w^2. And of x; of x^2 */
-enum { BLOCKS = 4 }; /* of DEPTH features, split at a time */
+enum { BLOCKS = 4, BLOCK = DEPTH / 2 * COLUMNS }; /* of DEPTH features, split at a time; floats of one, for one part */
 static const float LIMIT = 0.01f * 65536.0f;
 
 static int r_blocks(int r) { return (r + DEPTH - 1) / DEPTH; }
@@ -67,15 +67,66 @@ void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory)
     m->tile_bound = bound;
     m->tile_bias = bias;
     m->tile_rows = rows;
-    m->tile_exact = 1;
-    for (int r = 0; r < m->r; r++) m->tile_exact &= m->center[r] == 0.0f;
+    m->tile_exact = m->center == NULL;
 }
 
-/* Features r0 .. r0 + 32 of x and x^2, each as two terms, in pairs; near(token) += their |x - c|^2 / sigma^2 (of the
- * narrowest component in each dimension). */
-GMAI_INLINE void split_block(const gmai_mixture *m, const float *columns, int r0, int nvec, int exact, float *pairs, vf *near)
+/* Without a centre tokens come as pairs of features, columns of C pairs: bf16 as stored, ready to be multiplied. */
+int GMAI_K(tile_pack)(const gmai_rows *src, int n, int width, const uint8_t *keep, const float *center, float *rows, int ld,
+                      float *columns)
 {
-    const ptrdiff_t part = (ptrdiff_t)DEPTH / 2 * COLUMNS;
+    if (center || !columns) return GMAI_K(pack)(src, n, width, keep, center, rows, ld, columns);
+    const int finite = GMAI_K(pack)(src, n, width, keep, NULL, rows, ld, NULL);
+    for (int i = 0; i < n; i += VL)
+        for (int r = 0; r < width; r += DEPTH) {
+            vf pairs[VL];
+            for (int j = 0; j < VL; j++) {
+                const float *x = rows + (ptrdiff_t)(i + j) * ld + r;
+                pairs[j] = v_words_bf16(v_load(x), r + VL < ld ? v_load(x + VL) : v_set1(0.0f));
+            }
+            v_transpose(pairs);
+            for (int p = 0; p < VL; p++) v_store(columns + (ptrdiff_t)(r / 2 + p) * C + i, pairs[p]);
+        }
+    return finite;
+}
+
+/* Pairs of features -> columns, in place. */
+static void unpair(float *columns, int r_count, int nvec)
+{
+    for (int p = (r_count - 1) / 2; p >= 0; p--)
+        for (int v = 0; v < nvec; v++) {
+            const vf x = v_load(columns + (ptrdiff_t)p * C + v * VL);
+            v_store(columns + (ptrdiff_t)2 * p * C + v * VL, v_pair_low(x));
+            if (2 * p + 1 < r_count) v_store(columns + (ptrdiff_t)(2 * p + 1) * C + v * VL, v_pair_high(x));
+        }
+}
+
+/* The terms of x^2, of DEPTH features in pairs; near(token) += |x|^2 / sigma^2 (of the narrowest component in each
+ * dimension). x has 8 bits, x^2 thus 16. */
+GMAI_INLINE void split_pairs(const gmai_mixture *m, const float *x, int r0, int nv, float *hi, float *lo, vf *near)
+{
+    vf sum[4];
+    GMAI_UNROLL
+    for (int v = 0; v < nv; v++) sum[v] = near[v];
+    for (int p = 0; p < DEPTH / 2; p++, x += C, hi += COLUMNS, lo += COLUMNS) {
+        const vf bound0 = v_set1(m->tile_bound[r0 + 2 * p]), bound1 = v_set1(m->tile_bound[r0 + 2 * p + 1]);
+        GMAI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            const vf pair = v_load(x + v * VL);
+            const vf x0 = v_pair_low(pair), x1 = v_pair_high(pair), s0 = v_mul(x0, x0), s1 = v_mul(x1, x1);
+            const vf t0 = v_pair_high(s0), t1 = v_pair_high(s1);
+            sum[v] = v_fma(s1, bound1, v_fma(s0, bound0, sum[v]));
+            v_store(hi + v * VL, v_pair_cut(s0, s1));
+            v_store(lo + v * VL, v_pair_cut(v_sub(s0, t0), v_sub(s1, t1)));
+        }
+    }
+    GMAI_UNROLL
+    for (int v = 0; v < nv; v++) near[v] = sum[v];
+}
+
+/* Features r0 .. r0 + 32 of x and x^2, each as two terms, in pairs; near as above. */
+static void split_block(const gmai_mixture *m, const float *columns, int r0, int nvec, float *pairs, vf *near)
+{
+    const ptrdiff_t part = BLOCKS * BLOCK;
     for (int p = 0; p < DEPTH / 2; p++) {
         const int r = r0 + 2 * p, two = r + 1 < m->r, one = r < m->r;
         const vf zero = v_set1(0.0f), bound0 = v_set1(m->tile_bound[r]), bound1 = v_set1(m->tile_bound[r + 1]);
@@ -86,7 +137,7 @@ GMAI_INLINE void split_block(const gmai_mixture *m, const float *columns, int r0
             const vf s0 = v_mul(x0, x0), s1 = v_mul(x1, x1), hi = v_pair_bf16(x0, x1), hi2 = v_pair_bf16(s0, s1);
             near[v] = v_fma(s1, bound1, v_fma(s0, bound0, near[v]));
             v_store(at, hi);
-            if (!exact) v_store(at + part, v_pair_bf16(v_sub(x0, v_pair_low(hi)), v_sub(x1, v_pair_high(hi))));
+            v_store(at + part, v_pair_bf16(v_sub(x0, v_pair_low(hi)), v_sub(x1, v_pair_high(hi))));
             v_store(at + 2 * part, hi2);
             v_store(at + 3 * part, v_pair_bf16(v_sub(s0, v_pair_low(hi2)), v_sub(s1, v_pair_high(hi2))));
         }
@@ -106,10 +157,10 @@ static int within_limit(const vf *near, int nvec)
 #define EACH_TILE(X) X(0) X(1) X(2) X(3)
 
 /* 16 components x up to 4 tiles of tokens, features of nb blocks; first: c starts with the bias. */
-static void logits_row(const uint16_t *a, const float *bias, const float *pairs, int nb, int nvec, int exact, int first,
+GMAI_INLINE void logits_row(const uint16_t *a, const float *bias, const float *const *parts, int nb, int nvec, int exact, int first,
                        float *c)
 {
-    const ptrdiff_t part = (ptrdiff_t)DEPTH / 2 * COLUMNS, tile = (ptrdiff_t)TILE * DEPTH;
+    const ptrdiff_t tile = (ptrdiff_t)TILE * DEPTH;
     const ptrdiff_t row = C * (ptrdiff_t)sizeof(float), pair_row = COLUMNS * (ptrdiff_t)sizeof(float);
     /* parts of A x parts of B: hi hi, hi lo, lo hi; linear, then square */
     static const int with[6][2] = {{0, 1}, {0, 0}, {1, 0}, {2, 2}, {2, 3}, {3, 2}};
@@ -121,9 +172,10 @@ static void logits_row(const uint16_t *a, const float *bias, const float *pairs,
             T_LOAD(v, c + v * TILE, row);              \
     }
     EACH_TILE(START)
-    for (int b = 0; b < nb; b++, a += PARTS * tile, pairs += PARTS * part)
+    for (int b = 0; b < nb; b++, a += PARTS * tile)
+        GMAI_UNROLL
         for (int i = exact; i < 6; i++) {
-            const float *x = pairs + with[i][1] * part;
+            const float *x = parts[with[i][1]] + (ptrdiff_t)b * BLOCK;
             T_LOAD(4, a + with[i][0] * tile, 64);
 #define WITH(v)                                      \
     if (v < nvec) {                                  \
@@ -137,31 +189,51 @@ static void logits_row(const uint16_t *a, const float *bias, const float *pairs,
     EACH_TILE(KEEP)
 }
 
-void GMAI_K(tile_logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead)
+/* The parts of blocks b0 .. b0 + nb of the tokens. */
+static void split(const gmai_mixture *m, const float *columns, int b0, int nb, int nvec, float *pairs, vf *near)
 {
-    _Alignas(64) float pairs[BLOCKS * PARTS * DEPTH / 2 * COLUMNS];
-    const ptrdiff_t block = (ptrdiff_t)PARTS * DEPTH / 2 * COLUMNS;
+    for (int b = 0; b < nb; b++, pairs += BLOCK) {
+        const int r0 = (b0 + b) * DEPTH;
+        if (!m->tile_exact) {
+            split_block(m, columns, r0, nvec, pairs, near);
+            continue;
+        }
+        const float *x = columns + (ptrdiff_t)r0 / 2 * C;
+        float *hi = pairs + 2 * BLOCKS * BLOCK, *lo = hi + BLOCKS * BLOCK;
+        int v = 0;
+        for (; v + 4 <= nvec; v += 4) split_pairs(m, x + v * VL, r0, 4, hi + v * VL, lo + v * VL, near + v);
+        for (; v < nvec; v++) split_pairs(m, x + v * VL, r0, 1, hi + v * VL, lo + v * VL, near + v);
+    }
+}
+
+void GMAI_K(tile_logits)(const gmai_mixture *m, float *columns, int nvec, float *logits, const gmai_ahead *ahead)
+{
+    _Alignas(64) float pairs[PARTS * BLOCKS * BLOCK];
     const int blocks = r_blocks(m->r), tiles = (int)gmai_pad(m->k) / TILE;
     vf near[COLUMNS / VL];
     for (int v = 0; v < COLUMNS / VL; v++) near[v] = v_set1(0.0f);
-    int ok = m->tile_rows && m->tile_mu_bound <= LIMIT;
+    int ok = m->tile_mu_bound <= LIMIT;
     for (int b0 = 0; b0 < blocks && ok; b0 += BLOCKS) {
         const int nb = blocks - b0 < BLOCKS ? blocks - b0 : BLOCKS;
-        for (int b = 0; b < nb; b++) {
-            if (m->tile_exact)
-                split_block(m, columns, (b0 + b) * DEPTH, nvec, 1, pairs + b * block, near);
-            else
-                split_block(m, columns, (b0 + b) * DEPTH, nvec, 0, pairs + b * block, near);
-        }
+        const float *parts[PARTS];
+        for (int i = 0; i < PARTS; i++) parts[i] = pairs + i * BLOCKS * BLOCK;
+        if (m->tile_exact) parts[0] = columns + (ptrdiff_t)b0 * BLOCK;
+        split(m, columns, b0, nb, nvec, pairs, near);
         ok = within_limit(near, nvec);
         for (int k = 0; k < tiles && ok; k++) {
             if (b0 == 0) gmai_fetch_ahead(ahead, k, tiles);
-            logits_row(m->tile_rows + ((ptrdiff_t)k * blocks + b0) * PARTS * TILE * DEPTH,
-                       m->tile_bias + (ptrdiff_t)k * TILE * TILE, pairs, nb, nvec, m->tile_exact, b0 == 0,
-                       logits + (ptrdiff_t)k * TILE * C);
+            const uint16_t *a = m->tile_rows + ((ptrdiff_t)k * blocks + b0) * PARTS * TILE * DEPTH;
+            const float *bias = m->tile_bias + (ptrdiff_t)k * TILE * TILE;
+            float *c = logits + (ptrdiff_t)k * TILE * C;
+            if (nvec == 4 && m->tile_exact) /* known to the compiler */
+                logits_row(a, bias, parts, nb, 4, 1, b0 == 0, c);
+            else
+                logits_row(a, bias, parts, nb, nvec, m->tile_exact, b0 == 0, c);
         }
     }
-    if (!ok) GMAI_K(logits)(m, columns, nvec, logits, ahead);
+    if (ok) return;
+    if (m->tile_exact) unpair(columns, m->r, nvec);
+    GMAI_K(logits)(m, columns, nvec, logits, ahead);
 }
 
 /* ---- softmax ------------------------------------------------------------------------------------------ */

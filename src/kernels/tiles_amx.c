@@ -7,45 +7,55 @@
 
 #define C GMAI_CHUNK
 
-enum { TILE = 16, DEPTH = 32, COLUMNS = 64, BLOCK = 128 }; /* BLOCK: of the contraction */
+enum { TILE = 16, DEPTH = 32, COLUMNS = 64, ROWS = 128, BLOCK = 128 }; /* BLOCK: of the contraction */
 
 /* ---- packing ------------------------------------------------------------------------------------------ */
 
-/* B(k0 .. k0 + kn, columns) -> [pair][64]; kn up to BLOCK, filled with zeros to a multiple of DEPTH. */
+static int max_of(int a, int b) { return a > b ? a : b; }
+static int min_of(int a, int b) { return a < b ? a : b; }
+
+/* B(0 .. kn, columns) -> [pair][64]; kn up to BLOCK, filled with zeros to a multiple of DEPTH. */
 static void pack_pairs(const float *b, ptrdiff_t ldb, int kn, int nvec, float *pairs)
 {
     const int padded = (kn + DEPTH - 1) / DEPTH * DEPTH;
-    for (int k = 0; k < padded; k += 2)
-        for (int v = 0; v < nvec; v++) {
-            const float *p = b + k * ldb + v * VL;
-            const vf low = k < kn ? v_load(p) : v_set1(0.0f), high = k + 1 < kn ? v_load(p + ldb) : v_set1(0.0f);
-            v_store(pairs + (ptrdiff_t)(k / 2) * COLUMNS + v * VL, v_pair_bf16(low, high));
+    for (int k = 0; k < padded; k += 2, b += 2 * ldb, pairs += COLUMNS) {
+        if (k + 1 < kn) {
+            for (int v = 0; v < nvec; v++)
+                v_store(pairs + v * VL, v_pair_bf16(v_load(b + v * VL), v_load(b + ldb + v * VL)));
+            continue;
         }
+        for (int v = 0; v < nvec; v++)
+            v_store(pairs + v * VL, v_pair_bf16(k < kn ? v_load(b + v * VL) : v_set1(0.0f), v_set1(0.0f)));
+    }
 }
 
-/* A(m, k) = a[m am + k ak], 16 rows (n of which exist) x 32 -> a tile; am or ak is 1. */
+/* A(m, k) = a[m am + k ak], 16 rows (n of which exist) x 32 (kn of which exist) -> a tile; am or ak is 1. */
 static void pack_tile(const float *a, ptrdiff_t am, ptrdiff_t ak, int n, int kn, uint16_t *tile)
 {
+    const int whole = n >= TILE && kn >= DEPTH;
     if (ak == 1) {
-        for (int m = 0; m < TILE; m++)
-            for (int k = 0; k < DEPTH; k += VL)
-                v_store_bf16(tile + m * DEPTH + k, m < n ? v_loadn(a + m * am + k, kn - k) : v_set1(0.0f));
+        const vf zero = v_set1(0.0f);
+        for (int m = 0; m < TILE; m++, a += am)
+            if (whole)
+                v_store2_bf16(tile + m * DEPTH, v_load(a), v_load(a + VL));
+            else
+                v_store2_bf16(tile + m * DEPTH, m < n ? v_loadn(a, kn) : zero, m < n ? v_loadn(a + VL, kn - VL) : zero);
         return;
     }
     vf pair[TILE];
-    for (int p = 0; p < TILE; p++) {
-        const float *at = a + 2 * p * ak;
-        const vf low = 2 * p < kn ? v_loadn(at, n) : v_set1(0.0f);
-        pair[p] = v_pair_bf16(low, 2 * p + 1 < kn ? v_loadn(at + ak, n) : v_set1(0.0f));
+    for (int p = 0; p < TILE; p++, a += 2 * ak) {
+        if (whole) {
+            pair[p] = v_pair_bf16(v_load(a), v_load(a + ak));
+            continue;
+        }
+        const vf low = 2 * p < kn ? v_loadn(a, n) : v_set1(0.0f);
+        pair[p] = v_pair_bf16(low, 2 * p + 1 < kn ? v_loadn(a + ak, n) : v_set1(0.0f));
     }
     v_transpose(pair);
     for (int m = 0; m < TILE; m++) v_store((float *)(void *)(tile + m * DEPTH), pair[m]);
 }
 
 /* ---- the product -------------------------------------------------------------------------------------- */
-
-static int max_of(int a, int b) { return a > b ? a : b; }
-static int min_of(int a, int b) { return a < b ? a : b; }
 
 /* The part [*begin, *end) of the contraction that is not known to be zero for the tile at row m, column n. */
 static void range_of(gmai_triangle triangle, int m, int n, int k, int *begin, int *end)
@@ -101,28 +111,32 @@ static void row_of_tiles(float *c, ptrdiff_t ldc, int rows, int nvec, const uint
         for (int v = 0; v < nvec; v++) v_store(c + m * ldc + v * VL, v_load(whole + m * COLUMNS + v * VL));
 }
 
-/* C (+)= one term. */
+/* C (+)= one term. Tiles are loaded well after they were written: a tile does not come out of the store buffer. */
 static void add_term(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t, int add, gmai_triangle triangle)
 {
     _Alignas(64) float pairs[BLOCK / 2 * COLUMNS];
-    _Alignas(64) uint16_t tiles[BLOCK / DEPTH * TILE * DEPTH];
-    for (int v0 = 0; v0 < nvec; v0 += COLUMNS / TILE)
+    _Alignas(64) uint16_t tiles[(ROWS / TILE) * (BLOCK / DEPTH) * TILE * DEPTH];
+    const int wide = COLUMNS / TILE;
+    for (int m0 = 0; m0 < rows; m0 += ROWS)
         for (int k0 = 0; k0 < max_of(t->k, 1); k0 += BLOCK) {
-            const int kn = min_of(BLOCK, t->k - k0), nv = min_of(COLUMNS / TILE, nvec - v0);
-            pack_pairs(t->b + k0 * t->ldb + v0 * VL, t->ldb, kn, nv, pairs);
-            for (int m = 0; m < rows; m += TILE) {
-                int begin[COLUMNS / TILE], end[COLUMNS / TILE], from = t->k, to = 0;
-                for (int v = 0; v < nv; v++) {
-                    range_of(triangle, m, (v0 + v) * TILE, t->k, &begin[v], &end[v]);
-                    from = min_of(from, begin[v]);
-                    to = max_of(to, end[v]);
+            const int kn = min_of(BLOCK, t->k - k0), end = min_of(rows, m0 + ROWS);
+            for (int m = m0; m < end; m += TILE)
+                for (int k = 0; k < kn; k += DEPTH) {
+                    if (triangle == GMAI_K_LE_M && k0 + k >= m + TILE) continue;
+                    if (triangle == GMAI_K_GE_M && k0 + k + DEPTH <= m) continue;
+                    pack_tile(t->a + m * t->am + (k0 + k) * t->ak, t->am, t->ak, min_of(TILE, rows - m), kn - k,
+                              tiles + ((m - m0) / TILE * (BLOCK / DEPTH) + k / DEPTH) * TILE * DEPTH);
                 }
-                for (int k = 0; k < kn; k += DEPTH)
-                    if (k0 + k < to && k0 + k + DEPTH > from)
-                        pack_tile(t->a + m * t->am + (k0 + k) * t->ak, t->am, t->ak, min_of(TILE, rows - m),
-                                  kn - k, tiles + (ptrdiff_t)k * TILE);
-                row_of_tiles(c + m * ldc + v0 * VL, ldc, min_of(TILE, rows - m), nv, tiles, pairs, k0, kn, begin, end,
-                             k0 == 0 && !add);
+            for (int v0 = 0; v0 < nvec; v0 += wide) {
+                const int nv = min_of(wide, nvec - v0);
+                pack_pairs(t->b + k0 * t->ldb + v0 * VL, t->ldb, kn, nv, pairs);
+                for (int m = m0; m < end; m += TILE) {
+                    int from[COLUMNS / TILE], to[COLUMNS / TILE];
+                    for (int v = 0; v < nv; v++) range_of(triangle, m, (v0 + v) * TILE, t->k, &from[v], &to[v]);
+                    row_of_tiles(c + m * ldc + v0 * VL, ldc, min_of(TILE, rows - m), nv,
+                                 tiles + (m - m0) / TILE * (BLOCK / DEPTH) * TILE * DEPTH, pairs, k0, kn, from, to,
+                                 k0 == 0 && !add);
+                }
             }
         }
 }

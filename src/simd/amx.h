@@ -40,6 +40,7 @@ static inline void t_end(void) { _tile_release(); }
 /* Two vectors rounded to bf16, one behind the other in memory order. Every CPU with tiles has the instruction (AVX512_BF16,
  * asked for in core/cpu.c); like the tiles it takes subnormals as 0. */
 static inline __m512i words_bf16(vf first, vf second) { return (__m512i)_mm512_cvtne2ps_pbh(second, first); }
+static inline vf v_words_bf16(vf first, vf second) { return _mm512_castsi512_ps(words_bf16(first, second)); }
 static inline void v_store2_bf16(uint16_t *p, vf first, vf second) { _mm512_storeu_si512(p, words_bf16(first, second)); }
 static inline vf v_pair_bf16(vf low, vf high)
 {
@@ -57,6 +58,13 @@ static inline vf v_pair_low(vf pair) { return _mm512_castsi512_ps(_mm512_slli_ep
 static inline vf v_pair_high(vf pair)
 {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pair), _mm512_set1_epi32((int)0xffff0000u)));
+}
+/* As v_pair_bf16, but cut off instead of rounded. */
+static inline vf v_pair_cut(vf low, vf high)
+{
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_srli_epi32(_mm512_castps_si512(low), 16),
+                                                         _mm512_castps_si512(high), _mm512_set1_epi32((int)0xffff0000u),
+                                                         0xf8)); /* a | (b & c) */
 }
 
 #endif

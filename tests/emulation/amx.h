@@ -71,6 +71,15 @@ LANES_1(v_fraction, x - x == 0.0f ? x - floorf(x) : x != x ? x : 0.0f)
 LANES_2(v_scale2_floor, lane_scale2(x, floorf(y)))
 LANES_1(v_pair_low, lane_of(lane_bits(x) << 16))
 LANES_1(v_pair_high, lane_of(lane_bits(x) & 0xffff0000u))
+LANES_2(v_pair_cut, lane_of((lane_bits(y) & 0xffff0000u) | lane_bits(x) >> 16))
+static inline vf v_words_bf16(vf first, vf second)
+{
+    vf r;
+    uint16_t w[32];
+    EACH_LANE w[l] = (uint16_t)lane_bf16(flushed(first.lane[l])), w[16 + l] = (uint16_t)lane_bf16(flushed(second.lane[l]));
+    memcpy(&r, w, sizeof r);
+    return r;
+}
 static inline void v_store2_bf16(uint16_t *p, vf first, vf second)
 {
     EACH_LANE p[l] = (uint16_t)lane_bf16(flushed(first.lane[l]));

@@ -163,13 +163,13 @@ void gmai_gma_drop_center(const gmai_kernels *kern, gmai_gma_head *g)
     if (!(sum <= 40.0f)) return;
     for (int64_t i = 0; i < k; i++)
         for (int64_t j = 0; j < r; j++) g->mw[i * rp + j] += g->center[j] * g->w[i * rp + j];
-    memset(g->center, 0, (size_t)rp * sizeof(float));
+    g->m.center = NULL;
     interleave(kern, g);
 }
 
 /* ---- feature map ------------------------------------------------------------------------------------ */
 
-static const float *map_center(const void *head) { return ((const gmai_gma_head *)head)->center; }
+static const float *map_center(const void *head) { return ((const gmai_gma_head *)head)->m.center; }
 
 /* A token so far from everything that all its logits overflow f32: once more in double. NaN and Inf give NaN. */
 static void rescue_column(const gmai_gma_head *g, const float *columns, int token, float *phi)
@@ -190,7 +190,7 @@ static void rescue_column(const gmai_gma_head *g, const float *columns, int toke
         }
 }
 
-static int map_phi(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
+static int map_phi(const void *head, const gmai_kernels *kern, float *columns, int nvec, float *phi,
                     const gmai_ahead *ahead)
 {
     const gmai_gma_head *g = head;
