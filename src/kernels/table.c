@@ -56,7 +56,7 @@ static const gmai_kernels backward = {
     .pack = GMAI_K(tile_pack),
     .logits = GMAI_K(tile_logits),
     .softmax = GMAI_K(tile_gammas),
-    .product = GMAI_K(product),
+    .product = GMAI_K(tile_product_two),
     .flush_on = GMAI_K(tile_on),
     .flush_restore = GMAI_K(tile_restore),
 };

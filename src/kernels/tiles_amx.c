@@ -2,7 +2,10 @@
  *
  * A product's operands are f32 in L1 or L2; each is rounded to bf16 once a call, into the shapes that tiles want. Four
  * tiles of C stand side by side, so one tile of A serves 64 columns. Where a shape or an option does not fit, the kernel
- * in f32 does the work. */
+ * in f32 does the work.
+ *
+ * Backward subtracts numbers of like size (dn . v + e): there each operand is two bf16 terms, hi and lo, and hi hi + hi lo +
+ * lo hi is summed, 16 bits of each. `two` says so, a constant to the compiler. */
 #include "kernels/decl.h"
 
 #define C GMAI_CHUNK
@@ -14,45 +17,55 @@ enum { TILE = 16, DEPTH = 32, COLUMNS = 64, ROWS = 128, BLOCK = 128 }; /* BLOCK:
 static int max_of(int a, int b) { return a > b ? a : b; }
 static int min_of(int a, int b) { return a < b ? a : b; }
 
+enum { PAIRS = BLOCK / 2 * COLUMNS, TILES = (ROWS / TILE) * (BLOCK / DEPTH) * TILE * DEPTH }; /* from hi to lo */
+
+GMAI_INLINE void put_pair(float *pairs, vf low, vf high, int two)
+{
+    const vf hi = v_pair_bf16(low, high);
+    v_store(pairs, hi);
+    if (two) v_store(pairs + PAIRS, v_pair_bf16(v_sub(low, v_pair_low(hi)), v_sub(high, v_pair_high(hi))));
+}
+
 /* B(0 .. kn, columns) -> [pair][64]; kn up to BLOCK, filled with zeros to a multiple of DEPTH. */
-static void pack_pairs(const float *b, ptrdiff_t ldb, int kn, int nvec, float *pairs)
+GMAI_INLINE void pack_pairs(const float *b, ptrdiff_t ldb, int kn, int nvec, float *pairs, int two)
 {
     const int padded = (kn + DEPTH - 1) / DEPTH * DEPTH;
-    for (int k = 0; k < padded; k += 2, b += 2 * ldb, pairs += COLUMNS) {
-        if (k + 1 < kn) {
-            for (int v = 0; v < nvec; v++)
-                v_store(pairs + v * VL, v_pair_bf16(v_load(b + v * VL), v_load(b + ldb + v * VL)));
-            continue;
+    const vf zero = v_set1(0.0f);
+    for (int k = 0; k < padded; k += 2, b += 2 * ldb, pairs += COLUMNS)
+        for (int v = 0; v < nvec; v++) {
+            if (k + 1 < kn)
+                put_pair(pairs + v * VL, v_load(b + v * VL), v_load(b + ldb + v * VL), two);
+            else
+                put_pair(pairs + v * VL, k < kn ? v_load(b + v * VL) : zero, zero, two);
         }
-        for (int v = 0; v < nvec; v++)
-            v_store(pairs + v * VL, v_pair_bf16(k < kn ? v_load(b + v * VL) : v_set1(0.0f), v_set1(0.0f)));
-    }
 }
 
 /* A(m, k) = a[m am + k ak], 16 rows (n of which exist) x 32 (kn of which exist) -> a tile; am or ak is 1. */
-static void pack_tile(const float *a, ptrdiff_t am, ptrdiff_t ak, int n, int kn, uint16_t *tile)
+GMAI_INLINE void pack_tile(const float *a, ptrdiff_t am, ptrdiff_t ak, int n, int kn, uint16_t *tile, int two)
 {
     const int whole = n >= TILE && kn >= DEPTH;
+    const vf zero = v_set1(0.0f);
     if (ak == 1) {
-        const vf zero = v_set1(0.0f);
-        for (int m = 0; m < TILE; m++, a += am)
-            if (whole)
-                v_store2_bf16(tile + m * DEPTH, v_load(a), v_load(a + VL));
-            else
-                v_store2_bf16(tile + m * DEPTH, m < n ? v_loadn(a, kn) : zero, m < n ? v_loadn(a + VL, kn - VL) : zero);
+        for (int m = 0; m < TILE; m++, a += am, tile += DEPTH) {
+            const vf x0 = whole ? v_load(a) : m < n ? v_loadn(a, kn) : zero;
+            const vf x1 = whole ? v_load(a + VL) : m < n ? v_loadn(a + VL, kn - VL) : zero;
+            v_store2_bf16(tile, x0, x1);
+            if (two) v_store2_bf16(tile + TILES, v_sub(x0, v_load_bf16(tile)), v_sub(x1, v_load_bf16(tile + VL)));
+        }
         return;
     }
-    vf pair[TILE];
+    vf hi[TILE], lo[TILE];
     for (int p = 0; p < TILE; p++, a += 2 * ak) {
-        if (whole) {
-            pair[p] = v_pair_bf16(v_load(a), v_load(a + ak));
-            continue;
-        }
-        const vf low = 2 * p < kn ? v_loadn(a, n) : v_set1(0.0f);
-        pair[p] = v_pair_bf16(low, 2 * p + 1 < kn ? v_loadn(a + ak, n) : v_set1(0.0f));
+        const vf x0 = whole ? v_load(a) : 2 * p < kn ? v_loadn(a, n) : zero;
+        const vf x1 = whole ? v_load(a + ak) : 2 * p + 1 < kn ? v_loadn(a + ak, n) : zero;
+        hi[p] = v_pair_bf16(x0, x1);
+        if (two) lo[p] = v_pair_bf16(v_sub(x0, v_pair_low(hi[p])), v_sub(x1, v_pair_high(hi[p])));
     }
-    v_transpose(pair);
-    for (int m = 0; m < TILE; m++) v_store((float *)(void *)(tile + m * DEPTH), pair[m]);
+    v_transpose(hi);
+    for (int m = 0; m < TILE; m++) v_store((float *)(void *)(tile + m * DEPTH), hi[m]);
+    if (!two) return;
+    v_transpose(lo);
+    for (int m = 0; m < TILE; m++) v_store((float *)(void *)(tile + TILES + m * DEPTH), lo[m]);
 }
 
 /* ---- the product -------------------------------------------------------------------------------------- */
@@ -72,8 +85,8 @@ static void range_of(gmai_triangle triangle, int m, int n, int k, int *begin, in
 #define EACH_TILE(X) X(0) X(1) X(2) X(3)
 
 /* 16 rows x up to 4 tiles of C; a: its row of tiles of A, k0: where the block begins; first: C counts as 0. */
-static void row_of_tiles(float *c, ptrdiff_t ldc, int rows, int nvec, const uint16_t *a, const float *pairs, int k0,
-                         int kn, const int *begin, const int *end, int first)
+GMAI_INLINE void row_of_tiles(float *c, ptrdiff_t ldc, int rows, int nvec, const uint16_t *a, const float *pairs, int k0,
+                              int kn, const int *begin, const int *end, int first, int two)
 {
     float whole[TILE * COLUMNS];
     float *d = c;
@@ -97,10 +110,17 @@ static void row_of_tiles(float *c, ptrdiff_t ldc, int rows, int nvec, const uint
     for (int k = 0; k < kn; k += DEPTH) {
         const int at = k0 + k;
         T_LOAD(4, a + (ptrdiff_t)(k / DEPTH) * TILE * DEPTH, 64);
-#define MULTIPLY(v)                                                                                              \
-    if (v < nvec && at < end[v] && at + DEPTH > begin[v]) {                                                      \
-        T_LOAD(5, pairs + (ptrdiff_t)(k / 2) * COLUMNS + v * TILE, COLUMNS * (ptrdiff_t)sizeof(float));          \
-        T_MULTIPLY(v, 4, 5);                                                                                     \
+        if (two) T_LOAD(6, a + TILES + (ptrdiff_t)(k / DEPTH) * TILE * DEPTH, 64);
+#define MULTIPLY(v)                                                              \
+    if (v < nvec && at < end[v] && at + DEPTH > begin[v]) {                      \
+        const float *b = pairs + (ptrdiff_t)(k / 2) * COLUMNS + v * TILE;        \
+        T_LOAD(5, b, COLUMNS * (ptrdiff_t)sizeof(float));                        \
+        T_MULTIPLY(v, 4, 5);                                                     \
+        if (two) {                                                               \
+            T_MULTIPLY(v, 6, 5);                                                 \
+            T_LOAD(7, b + PAIRS, COLUMNS * (ptrdiff_t)sizeof(float));            \
+            T_MULTIPLY(v, 4, 7);                                                 \
+        }                                                                        \
     }
         EACH_TILE(MULTIPLY)
     }
@@ -112,10 +132,11 @@ static void row_of_tiles(float *c, ptrdiff_t ldc, int rows, int nvec, const uint
 }
 
 /* C (+)= one term. Tiles are loaded well after they were written: a tile does not come out of the store buffer. */
-static void add_term(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t, int add, gmai_triangle triangle)
+GMAI_INLINE void add_term(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t, int add, gmai_triangle triangle,
+                          int two)
 {
-    _Alignas(64) float pairs[BLOCK / 2 * COLUMNS];
-    _Alignas(64) uint16_t tiles[(ROWS / TILE) * (BLOCK / DEPTH) * TILE * DEPTH];
+    _Alignas(64) float pairs[2 * PAIRS];
+    _Alignas(64) uint16_t tiles[2 * TILES];
     const int wide = COLUMNS / TILE;
     for (int m0 = 0; m0 < rows; m0 += ROWS)
         for (int k0 = 0; k0 < max_of(t->k, 1); k0 += BLOCK) {
@@ -125,37 +146,67 @@ static void add_term(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_ter
                     if (triangle == GMAI_K_LE_M && k0 + k >= m + TILE) continue;
                     if (triangle == GMAI_K_GE_M && k0 + k + DEPTH <= m) continue;
                     pack_tile(t->a + m * t->am + (k0 + k) * t->ak, t->am, t->ak, min_of(TILE, rows - m), kn - k,
-                              tiles + ((m - m0) / TILE * (BLOCK / DEPTH) + k / DEPTH) * TILE * DEPTH);
+                              tiles + ((m - m0) / TILE * (BLOCK / DEPTH) + k / DEPTH) * TILE * DEPTH, two);
                 }
             for (int v0 = 0; v0 < nvec; v0 += wide) {
                 const int nv = min_of(wide, nvec - v0);
-                pack_pairs(t->b + k0 * t->ldb + v0 * VL, t->ldb, kn, nv, pairs);
+                pack_pairs(t->b + k0 * t->ldb + v0 * VL, t->ldb, kn, nv, pairs, two);
                 for (int m = m0; m < end; m += TILE) {
                     int from[COLUMNS / TILE], to[COLUMNS / TILE];
                     for (int v = 0; v < nv; v++) range_of(triangle, m, (v0 + v) * TILE, t->k, &from[v], &to[v]);
                     row_of_tiles(c + m * ldc + v0 * VL, ldc, min_of(TILE, rows - m), nv,
                                  tiles + (m - m0) / TILE * (BLOCK / DEPTH) * TILE * DEPTH, pairs, k0, kn, from, to,
-                                 k0 == 0 && !add);
+                                 k0 == 0 && !add, two);
                 }
             }
         }
 }
 
-void GMAI_K(tile_product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
-                          const gmai_term *t1, int add, gmai_triangle triangle)
+/* A function for each count of terms. */
+static void add_one(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t, int add, gmai_triangle triangle)
+{
+    add_term(rows, nvec, c, ldc, t, add, triangle, 0);
+}
+
+static void add_two(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t, int add, gmai_triangle triangle)
+{
+    /* A single product is better added in f32. */
+    if (t->k == 1)
+        GMAI_K(product)(rows, nvec, c, ldc, t, NULL, NULL, add, triangle);
+    else
+        add_term(rows, nvec, c, ldc, t, add, triangle, 1);
+}
+
+typedef void adder(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t, int add, gmai_triangle triangle);
+
+static void any_product(adder *add_to, int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
+                        const gmai_term *t1, int add, gmai_triangle triangle)
 {
     const int fits0 = t0->am == 1 || t0->ak == 1, fits1 = !t1 || t1->am == 1 || t1->ak == 1;
     if (rows < TILE || (add && row_scale) || !fits0 || !fits1) {
         GMAI_K(product)(rows, nvec, c, ldc, t0, row_scale, t1, add, triangle);
         return;
     }
-    add_term(rows, nvec, c, ldc, t0, add, t1 ? GMAI_FULL : triangle);
+    /* What is wanted of C is known of both terms, what is zero in A or B of the last one only. */
+    add_to(rows, nvec, c, ldc, t0, add, t1 && triangle != GMAI_N_GE_M ? GMAI_FULL : triangle);
     for (int m = 0; m < rows && row_scale; m++)
         for (int v = 0; v < nvec; v++) {
             float *p = c + m * ldc + v * VL;
             v_store(p, v_mul(v_load(p), v_set1(row_scale[m])));
         }
-    if (t1) add_term(rows, nvec, c, ldc, t1, 1, triangle);
+    if (t1) add_to(rows, nvec, c, ldc, t1, 1, triangle);
+}
+
+void GMAI_K(tile_product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
+                          const gmai_term *t1, int add, gmai_triangle triangle)
+{
+    any_product(add_one, rows, nvec, c, ldc, t0, row_scale, t1, add, triangle);
+}
+
+void GMAI_K(tile_product_two)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
+                              const gmai_term *t1, int add, gmai_triangle triangle)
+{
+    any_product(add_two, rows, nvec, c, ldc, t0, row_scale, t1, add, triangle);
 }
 
 /* ---- the thread's tiles ------------------------------------------------------------------------------- */
