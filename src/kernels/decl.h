@@ -62,6 +62,8 @@ int GMAI_K(tile_pack)(const gmai_rows *src, int n, int width, const uint8_t *kee
 int GMAI_K(tile_gammas)(float *logits, int k, int nvec);
 void GMAI_K(tile_product_two)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                               const gmai_term *t1, int add, gmai_triangle triangle);
+void GMAI_K(tile_mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,
+                                   float *sum_t, float *sum_tt);
 size_t GMAI_K(tile_floats)(int64_t k, int64_t r);
 void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory);
 unsigned GMAI_K(tile_on)(void);

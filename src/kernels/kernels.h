@@ -66,7 +66,7 @@ typedef struct gmai_mixture {
     /* Tiers with tiles, NULL elsewhere: two bf16 terms of 2 w mw and of -w^2 as tiles; konst - sum mw^2, (kp, 16);
      * the largest 2 w^2 of each dimension, and of |2 mw^2|; exact: no centre. See kernels/tile_mixture_amx.c. */
     const uint16_t *tile_rows;
-    const float *tile_bias, *tile_bound;
+    const float *tile_bias, *tile_bound, *tile_weights; /* the last: for gradients */
     float tile_mu_bound;
     int tile_exact;
 } gmai_mixture;

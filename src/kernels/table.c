@@ -9,7 +9,6 @@ extern const gmai_kernels GMAI_K(kernels);
     .unpack = GMAI_K(unpack), \
     .transpose = GMAI_K(transpose), \
     .softmax_backward = GMAI_K(softmax_backward), \
-    .mixture_backward = GMAI_K(mixture_backward), \
     .elu_features = GMAI_K(elu_features), \
     .elu_backward = GMAI_K(elu_backward), \
     .square_sums = GMAI_K(square_sums), \
@@ -57,6 +56,7 @@ static const gmai_kernels backward = {
     .logits = GMAI_K(tile_logits),
     .softmax = GMAI_K(tile_gammas),
     .product = GMAI_K(tile_product_two),
+    .mixture_backward = GMAI_K(tile_mixture_backward),
     .flush_on = GMAI_K(tile_on),
     .flush_restore = GMAI_K(tile_restore),
 };
@@ -68,6 +68,7 @@ const gmai_kernels GMAI_K(kernels) = {
     .logits = GMAI_K(logits),
     .softmax = GMAI_K(softmax),
     .product = GMAI_K(product),
+    .mixture_backward = GMAI_K(mixture_backward),
     .flush_on = GMAI_K(flush_on),
     .flush_restore = GMAI_K(flush_restore),
 #ifdef GMAI_TILES

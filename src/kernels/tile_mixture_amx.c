@@ -1,11 +1,5 @@
 /* The mixture on tiles: logits in two bf16 terms of each factor, and their softmax. */
-#include "kernels/decl.h"
-
-#include <math.h>
-
-#define C GMAI_CHUNK
-
-enum { TILE = 16, DEPTH = 32, COLUMNS = 64 };
+#include "kernels/tiles.h"
 
 /* ---- logits ------------------------------------------------------------------------------------------- */
 
@@ -15,14 +9,14 @@ enum { TILE = 16, DEPTH = 32, COLUMNS = 64 };
  * Without a centre x is bf16 as it was stored: it has no second term, and the two terms of x^2 are all of it. */
 enum { PARTS = 4 }; /* hi, lo of 2 w mw; hi, lo of -w^2. And of x; of x^2 */
 enum { BLOCKS = 4, BLOCK = DEPTH / 2 * COLUMNS }; /* of DEPTH features, split at a time; floats of one, for one part */
-static const float LIMIT = 0.01f * 65536.0f;
 
 static int r_blocks(int r) { return (r + DEPTH - 1) / DEPTH; }
 
 size_t GMAI_K(tile_floats)(int64_t k, int64_t r)
 {
     const size_t blocks = (size_t)r_blocks((int)r), tiles = (size_t)gmai_pad(k) / TILE;
-    return blocks * DEPTH + (size_t)gmai_pad(k) * TILE + tiles * blocks * PARTS * TILE * DEPTH / 2;
+    return blocks * DEPTH + (size_t)gmai_pad(k) * TILE + tiles * blocks * PARTS * TILE * DEPTH / 2 +
+           (size_t)gmai_tile_weights((int)k, (int)r);
 }
 
 /* hi and lo of two vectors, as 32 values each. */
@@ -33,6 +27,21 @@ static void put_split(uint16_t *hi, uint16_t *lo, vf x0, vf x1)
     v_store(back, v_load_bf16(hi));
     v_store(back + VL, v_load_bf16(hi + VL));
     v_store2_bf16(lo, v_sub(x0, v_load(back)), v_sub(x1, v_load(back + VL)));
+}
+
+/* For the gradients: pairs of components, (2, 2 terms, R / 64, K / 2, 64) of w^2 and of w mw; zero where there is none. */
+static void prepare_weights(const gmai_mixture *m, float *weights)
+{
+    const ptrdiff_t rp = m->rp, part = gmai_tile_weights(m->k, m->r) / 4, group = part / ((m->r + COLUMNS - 1) / COLUMNS);
+    for (int r = 0; r < m->rp; r += VL)
+        for (int k = 0; k < m->k; k += 2) {
+            const vf zero = v_set1(0.0f), w0 = v_load(m->w + k * rp + r), mw0 = v_load(m->mw + k * rp + r);
+            const vf w1 = k + 1 < m->k ? v_load(m->w + (k + 1) * rp + r) : zero;
+            const vf mw1 = k + 1 < m->k ? v_load(m->mw + (k + 1) * rp + r) : zero;
+            float *at = weights + r / COLUMNS * group + (ptrdiff_t)k / 2 * COLUMNS + r % COLUMNS;
+            put_pair(at, v_mul(w0, w0), v_mul(w1, w1), part);
+            put_pair(at + 2 * part, v_mul(w0, mw0), v_mul(w1, mw1), part);
+        }
 }
 
 void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory)
@@ -64,6 +73,9 @@ void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory)
         if (!(2.0f * mu <= m->tile_mu_bound)) m->tile_mu_bound = 2.0f * mu;
         v_store(bias + (ptrdiff_t)k * TILE, v_set1(m->konst[k] - mu));
     }
+    float *weights = (float *)(void *)(rows + (ptrdiff_t)kp / TILE * blocks * PARTS * TILE * DEPTH);
+    prepare_weights(m, weights);
+    m->tile_weights = weights;
     m->tile_bound = bound;
     m->tile_bias = bias;
     m->tile_rows = rows;
@@ -144,18 +156,6 @@ static void split_block(const gmai_mixture *m, const float *columns, int r0, int
     }
 }
 
-/* All lanes at most LIMIT, and no NaN. */
-static int within_limit(const vf *near, int nvec)
-{
-    for (int v = 0; v < nvec; v++) {
-        const vf ok = v_select_ge0(v_sub(v_set1(LIMIT), near[v]), v_set1(0.0f), v_set1(INFINITY));
-        if (!v_all_finite(ok)) return 0;
-    }
-    return 1;
-}
-
-#define EACH_TILE(X) X(0) X(1) X(2) X(3)
-
 /* 16 components x up to 4 tiles of tokens, features of nb blocks; first: c starts with the bias. */
 GMAI_INLINE void logits_row(const uint16_t *a, const float *bias, const float *const *parts, int nb, int nvec, int exact, int first,
                        float *c)
@@ -212,7 +212,7 @@ void GMAI_K(tile_logits)(const gmai_mixture *m, float *columns, int nvec, float 
     const int blocks = r_blocks(m->r), tiles = (int)gmai_pad(m->k) / TILE;
     vf near[COLUMNS / VL];
     for (int v = 0; v < COLUMNS / VL; v++) near[v] = v_set1(0.0f);
-    int ok = m->tile_mu_bound <= LIMIT;
+    int ok = m->tile_mu_bound <= TILE_LIMIT;
     for (int b0 = 0; b0 < blocks && ok; b0 += BLOCKS) {
         const int nb = blocks - b0 < BLOCKS ? blocks - b0 : BLOCKS;
         const float *parts[PARTS];

@@ -6,11 +6,9 @@
  *
  * Backward subtracts numbers of like size (dn . v + e): there each operand is two bf16 terms, hi and lo, and hi hi + hi lo +
  * lo hi is summed, 16 bits of each. `two` says so, a constant to the compiler. */
-#include "kernels/decl.h"
+#include "kernels/tiles.h"
 
-#define C GMAI_CHUNK
-
-enum { TILE = 16, DEPTH = 32, COLUMNS = 64, ROWS = 128, BLOCK = 128 }; /* BLOCK: of the contraction */
+enum { BLOCK = 128 }; /* of the contraction */
 
 /* ---- packing ------------------------------------------------------------------------------------------ */
 
@@ -18,13 +16,6 @@ static int max_of(int a, int b) { return a > b ? a : b; }
 static int min_of(int a, int b) { return a < b ? a : b; }
 
 enum { PAIRS = BLOCK / 2 * COLUMNS, TILES = (ROWS / TILE) * (BLOCK / DEPTH) * TILE * DEPTH }; /* from hi to lo */
-
-GMAI_INLINE void put_pair(float *pairs, vf low, vf high, int two)
-{
-    const vf hi = v_pair_bf16(low, high);
-    v_store(pairs, hi);
-    if (two) v_store(pairs + PAIRS, v_pair_bf16(v_sub(low, v_pair_low(hi)), v_sub(high, v_pair_high(hi))));
-}
 
 /* B(0 .. kn, columns) -> [pair][64]; kn up to BLOCK, filled with zeros to a multiple of DEPTH. */
 GMAI_INLINE void pack_pairs(const float *b, ptrdiff_t ldb, int kn, int nvec, float *pairs, int two)
@@ -34,38 +25,10 @@ GMAI_INLINE void pack_pairs(const float *b, ptrdiff_t ldb, int kn, int nvec, flo
     for (int k = 0; k < padded; k += 2, b += 2 * ldb, pairs += COLUMNS)
         for (int v = 0; v < nvec; v++) {
             if (k + 1 < kn)
-                put_pair(pairs + v * VL, v_load(b + v * VL), v_load(b + ldb + v * VL), two);
+                put_pair(pairs + v * VL, v_load(b + v * VL), v_load(b + ldb + v * VL), two * PAIRS);
             else
-                put_pair(pairs + v * VL, k < kn ? v_load(b + v * VL) : zero, zero, two);
+                put_pair(pairs + v * VL, k < kn ? v_load(b + v * VL) : zero, zero, two * PAIRS);
         }
-}
-
-/* A(m, k) = a[m am + k ak], 16 rows (n of which exist) x 32 (kn of which exist) -> a tile; am or ak is 1. */
-GMAI_INLINE void pack_tile(const float *a, ptrdiff_t am, ptrdiff_t ak, int n, int kn, uint16_t *tile, int two)
-{
-    const int whole = n >= TILE && kn >= DEPTH;
-    const vf zero = v_set1(0.0f);
-    if (ak == 1) {
-        for (int m = 0; m < TILE; m++, a += am, tile += DEPTH) {
-            const vf x0 = whole ? v_load(a) : m < n ? v_loadn(a, kn) : zero;
-            const vf x1 = whole ? v_load(a + VL) : m < n ? v_loadn(a + VL, kn - VL) : zero;
-            v_store2_bf16(tile, x0, x1);
-            if (two) v_store2_bf16(tile + TILES, v_sub(x0, v_load_bf16(tile)), v_sub(x1, v_load_bf16(tile + VL)));
-        }
-        return;
-    }
-    vf hi[TILE], lo[TILE];
-    for (int p = 0; p < TILE; p++, a += 2 * ak) {
-        const vf x0 = whole ? v_load(a) : 2 * p < kn ? v_loadn(a, n) : zero;
-        const vf x1 = whole ? v_load(a + ak) : 2 * p + 1 < kn ? v_loadn(a + ak, n) : zero;
-        hi[p] = v_pair_bf16(x0, x1);
-        if (two) lo[p] = v_pair_bf16(v_sub(x0, v_pair_low(hi[p])), v_sub(x1, v_pair_high(hi[p])));
-    }
-    v_transpose(hi);
-    for (int m = 0; m < TILE; m++) v_store((float *)(void *)(tile + m * DEPTH), hi[m]);
-    if (!two) return;
-    v_transpose(lo);
-    for (int m = 0; m < TILE; m++) v_store((float *)(void *)(tile + TILES + m * DEPTH), lo[m]);
 }
 
 /* ---- the product -------------------------------------------------------------------------------------- */
@@ -81,8 +44,6 @@ static void range_of(gmai_triangle triangle, int m, int n, int k, int *begin, in
     if (triangle == GMAI_K_GE_N) *begin = n;
     if (triangle == GMAI_N_GE_M && n + TILE <= m) *end = 0;
 }
-
-#define EACH_TILE(X) X(0) X(1) X(2) X(3)
 
 /* 16 rows x up to 4 tiles of C; a: its row of tiles of A, k0: where the block begins; first: C counts as 0. */
 GMAI_INLINE void row_of_tiles(float *c, ptrdiff_t ldc, int rows, int nvec, const uint16_t *a, const float *pairs, int k0,
@@ -146,7 +107,7 @@ GMAI_INLINE void add_term(int rows, int nvec, float *c, ptrdiff_t ldc, const gma
                     if (triangle == GMAI_K_LE_M && k0 + k >= m + TILE) continue;
                     if (triangle == GMAI_K_GE_M && k0 + k + DEPTH <= m) continue;
                     pack_tile(t->a + m * t->am + (k0 + k) * t->ak, t->am, t->ak, min_of(TILE, rows - m), kn - k,
-                              tiles + ((m - m0) / TILE * (BLOCK / DEPTH) + k / DEPTH) * TILE * DEPTH, two);
+                              tiles + ((m - m0) / TILE * (BLOCK / DEPTH) + k / DEPTH) * TILE * DEPTH, two * TILES);
                 }
             for (int v0 = 0; v0 < nvec; v0 += wide) {
                 const int nv = min_of(wide, nvec - v0);
