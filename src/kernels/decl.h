@@ -64,6 +64,8 @@ void GMAI_K(tile_product_two)(int rows, int nvec, float *c, ptrdiff_t ldc, const
                               const gmai_term *t1, int add, gmai_triangle triangle);
 void GMAI_K(tile_mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,
                                    float *sum_t, float *sum_tt);
+void GMAI_K(tile_read)(int n, int k, int d, int ld, const float *phi_q, const float *phi_k, const float *v, const float *state,
+                       float *o, float *den);
 size_t GMAI_K(tile_floats)(int64_t k, int64_t r);
 void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory);
 unsigned GMAI_K(tile_on)(void);

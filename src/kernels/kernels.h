@@ -159,6 +159,10 @@ typedef struct gmai_kernels {
      * add: 1 adds to C, 0 overwrites it (C may then hold NaN). */
     void (*product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                     const gmai_term *t1, int add, gmai_triangle triangle);
+    /* NULL, or a whole chunk of n queries and keys without decay, all finite: o (rows) = phi_q^T state + P v and
+     * den(i) += sum_j P_ij with P = tril(phi_q^T phi_k); state (k, ld) NULL: 0. phi as columns, v (n, ld). */
+    void (*read_chunk)(int n, int k, int d, int ld, const float *phi_q, const float *phi_k, const float *v, const float *state,
+                       float *o, float *den);
     /* y(m) += sum over tokens of A(m, token) x(token). x NULL: ones. */
     void (*row_sums)(const float *a, int rows, int nvec, const float *x, float *y, ptrdiff_t y_stride);
     /* y(token) += sum over rows of z(m) A(m, token). z NULL: ones. */

@@ -47,6 +47,7 @@ static const gmai_kernels forward = {
     .logits = GMAI_K(tile_logits),
     .softmax = GMAI_K(tile_gammas),
     .product = GMAI_K(tile_product),
+    .read_chunk = GMAI_K(tile_read),
     .flush_on = GMAI_K(tile_on),
     .flush_restore = GMAI_K(tile_restore),
 };

@@ -27,39 +27,6 @@ static int near_enough(const gmai_mixture *m, const float *rows, int n)
     return 1;
 }
 
-/* C(16, 64) (+)= (hi + lo) B + hi B_lo; B_lo NULL: 0. depth: tiles along the contraction, b_step floats apart in B. */
-GMAI_INLINE void multiply(float *c, int nv, int depth, const uint16_t *hi, const uint16_t *lo, const float *b, const float *b_lo,
-                          int add)
-{
-    const ptrdiff_t row = COLUMNS * (ptrdiff_t)sizeof(float), step = (ptrdiff_t)DEPTH / 2 * COLUMNS;
-#define BEGIN(v)                              \
-    if (v < nv) {                             \
-        if (add)                              \
-            T_LOAD(v, c + v * TILE, row);     \
-        else                                  \
-            T_ZERO(v);                        \
-    }
-    EACH_TILE(BEGIN)
-    for (int d = 0; d < depth; d++) {
-        T_LOAD(4, hi + (ptrdiff_t)d * TILE * DEPTH, 64);
-        T_LOAD(6, lo + (ptrdiff_t)d * TILE * DEPTH, 64);
-#define TERMS(v)                                            \
-    if (v < nv) {                                           \
-        T_LOAD(5, b + d * step + v * TILE, row);            \
-        T_MULTIPLY(v, 4, 5);                                \
-        T_MULTIPLY(v, 6, 5);                                \
-        if (b_lo) {                                         \
-            T_LOAD(7, b_lo + d * step + v * TILE, row);     \
-            T_MULTIPLY(v, 4, 7);                            \
-        }                                                   \
-    }
-        EACH_TILE(TERMS)
-    }
-#define END(v) \
-    if (v < nv) T_STORE(v, c + v * TILE, row);
-    EACH_TILE(END)
-}
-
 /* Pairs of tokens, features of nv vectors: x in two terms, x^2 in two. */
 static void pack_tokens(const float *rows, ptrdiff_t rp, int n, int nv, float *pairs)
 {
@@ -119,8 +86,8 @@ static void parameter_sums(const gmai_mixture *m, const float *rows, const float
                         T_MULTIPLY(0, 6, 5);
                     }
                     T_STORE(0, o + 2 * TILE * COLUMNS, 64);
-                    multiply(o, nv, depth, a, a + lo, pairs, m->tile_exact ? NULL : pairs + TOKENS, 0);
-                    multiply(o + TILE * COLUMNS, nv, depth, a, a + lo, pairs + 2 * TOKENS, pairs + 3 * TOKENS, 0);
+                    multiply(o, COLUMNS, nv, depth, a, a + lo, pairs, m->tile_exact ? NULL : pairs + TOKENS, 0);
+                    multiply(o + TILE * COLUMNS, COLUMNS, nv, depth, a, a + lo, pairs + 2 * TOKENS, pairs + 3 * TOKENS, 0);
                 }
                 if (k > 0) {
                     const int before = k - TILE;
@@ -151,8 +118,8 @@ static void inputs(const gmai_mixture *m, const float *rows, const float *dl, in
                               tiles + ((ptrdiff_t)j / TILE * DEEP + d) * TILE * DEPTH, lo);
             for (int j = 0; j < n; j += TILE) {
                 const uint16_t *a = tiles + (ptrdiff_t)j / TILE * DEEP * TILE * DEPTH;
-                multiply(square + j * COLUMNS, nv, depth, a, a + lo, w, w + part, k0 > 0);
-                multiply(linear + j * COLUMNS, nv, depth, a, a + lo, w + 2 * part, w + 3 * part, k0 > 0);
+                multiply(square + j * COLUMNS, COLUMNS, nv, depth, a, a + lo, w, w + part, k0 > 0);
+                multiply(linear + j * COLUMNS, COLUMNS, nv, depth, a, a + lo, w + 2 * part, w + 3 * part, k0 > 0);
             }
         }
         for (int j = 0; j < n; j++)

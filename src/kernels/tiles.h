@@ -70,4 +70,52 @@ GMAI_INLINE void pack_tile(const float *a, ptrdiff_t am, ptrdiff_t ak, int n, in
     for (int m = 0; m < TILE; m++) v_store((float *)(void *)(tile + lo + m * DEPTH), second[m]);
 }
 
+/* C(16, 64) (+)= (hi + lo) B + hi B_lo; lo, B_lo NULL: 0. depth: tiles along the contraction. */
+GMAI_INLINE void multiply(float *c, ptrdiff_t ldc, int nv, int depth, const uint16_t *hi, const uint16_t *lo, const float *b,
+                          const float *b_lo, int add)
+{
+    const ptrdiff_t row = COLUMNS * (ptrdiff_t)sizeof(float), c_row = ldc * (ptrdiff_t)sizeof(float);
+    const ptrdiff_t step = (ptrdiff_t)DEPTH / 2 * COLUMNS;
+#define BEGIN(v)                              \
+    if (v < nv) {                             \
+        if (add)                              \
+            T_LOAD(v, c + v * TILE, c_row);   \
+        else                                  \
+            T_ZERO(v);                        \
+    }
+    EACH_TILE(BEGIN)
+    for (int d = 0; d < depth; d++) {
+        T_LOAD(4, hi + (ptrdiff_t)d * TILE * DEPTH, 64);
+        if (lo) T_LOAD(6, lo + (ptrdiff_t)d * TILE * DEPTH, 64);
+#define TERMS(v)                                            \
+    if (v < nv) {                                           \
+        T_LOAD(5, b + d * step + v * TILE, row);            \
+        T_MULTIPLY(v, 4, 5);                                \
+        if (lo) T_MULTIPLY(v, 6, 5);                        \
+        if (b_lo) {                                         \
+            T_LOAD(7, b_lo + d * step + v * TILE, row);     \
+            T_MULTIPLY(v, 4, 7);                            \
+        }                                                   \
+    }
+        EACH_TILE(TERMS)
+    }
+#define END(v) \
+    if (v < nv) T_STORE(v, c + v * TILE, c_row);
+    EACH_TILE(END)
+}
+
+/* B(0 .. kn, columns) -> [pair][64], filled with zeros to a multiple of DEPTH. lo: as for put_pair. */
+GMAI_INLINE void pack_pairs(const float *b, ptrdiff_t ldb, int kn, int nvec, float *pairs, ptrdiff_t lo)
+{
+    const int padded = (kn + DEPTH - 1) / DEPTH * DEPTH;
+    const vf zero = v_set1(0.0f);
+    for (int k = 0; k < padded; k += 2, b += 2 * ldb, pairs += COLUMNS)
+        for (int v = 0; v < nvec; v++) {
+            if (k + 1 < kn)
+                put_pair(pairs + v * VL, v_load(b + v * VL), v_load(b + ldb + v * VL), lo);
+            else
+                put_pair(pairs + v * VL, k < kn ? v_load(b + v * VL) : zero, zero, lo);
+        }
+}
+
 #endif

@@ -17,20 +17,6 @@ static int min_of(int a, int b) { return a < b ? a : b; }
 
 enum { PAIRS = BLOCK / 2 * COLUMNS, TILES = (ROWS / TILE) * (BLOCK / DEPTH) * TILE * DEPTH }; /* from hi to lo */
 
-/* B(0 .. kn, columns) -> [pair][64]; kn up to BLOCK, filled with zeros to a multiple of DEPTH. */
-GMAI_INLINE void pack_pairs(const float *b, ptrdiff_t ldb, int kn, int nvec, float *pairs, int two)
-{
-    const int padded = (kn + DEPTH - 1) / DEPTH * DEPTH;
-    const vf zero = v_set1(0.0f);
-    for (int k = 0; k < padded; k += 2, b += 2 * ldb, pairs += COLUMNS)
-        for (int v = 0; v < nvec; v++) {
-            if (k + 1 < kn)
-                put_pair(pairs + v * VL, v_load(b + v * VL), v_load(b + ldb + v * VL), two * PAIRS);
-            else
-                put_pair(pairs + v * VL, k < kn ? v_load(b + v * VL) : zero, zero, two * PAIRS);
-        }
-}
-
 /* ---- the product -------------------------------------------------------------------------------------- */
 
 /* The part [*begin, *end) of the contraction that is not known to be zero for the tile at row m, column n. */
@@ -111,7 +97,7 @@ GMAI_INLINE void add_term(int rows, int nvec, float *c, ptrdiff_t ldc, const gma
                 }
             for (int v0 = 0; v0 < nvec; v0 += wide) {
                 const int nv = min_of(wide, nvec - v0);
-                pack_pairs(t->b + k0 * t->ldb + v0 * VL, t->ldb, kn, nv, pairs, two);
+                pack_pairs(t->b + k0 * t->ldb + v0 * VL, t->ldb, kn, nv, pairs, two * PAIRS);
                 for (int m = m0; m < end; m += TILE) {
                     int from[COLUMNS / TILE], to[COLUMNS / TILE];
                     for (int v = 0; v < nv; v++) range_of(triangle, m, (v0 + v) * TILE, t->k, &from[v], &to[v]);
