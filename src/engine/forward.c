@@ -125,6 +125,10 @@ void gmai_write_chunk(const gmai_call *c, const gmai_keys *k, gmai_levels *l)
 {
     const gmai_plan *p = c->plan;
     const float factor = gmai_decay_factor(k->decay.total);
+    if (c->kern->write_chunk && !k->decay.on && k->finite) {
+        c->kern->write_chunk(k->n, p->k, p->d, p->ld, k->phi, k->v, l->local);
+        return;
+    }
     if (factor != 1.0f) c->kern->combine(l->local, factor, NULL, l->local, p->state_floats);
     /* What the chunk itself has forgotten is left out, not multiplied by 0: it may not be finite. */
     const int from = k->decay.resets ? k->decay.first[k->n - 1] : 0;

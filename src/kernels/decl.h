@@ -66,6 +66,7 @@ void GMAI_K(tile_mixture_backward)(const gmai_mixture *m, const float *rows, con
                                    float *sum_t, float *sum_tt);
 void GMAI_K(tile_read)(int n, int k, int d, int ld, const float *phi_q, const float *phi_k, const float *v, const float *state,
                        float *o, float *den);
+void GMAI_K(tile_write)(int n, int k, int d, int ld, const float *phi, const float *v, float *state);
 size_t GMAI_K(tile_floats)(int64_t k, int64_t r);
 void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory);
 unsigned GMAI_K(tile_on)(void);

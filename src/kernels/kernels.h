@@ -163,6 +163,8 @@ typedef struct gmai_kernels {
      * den(i) += sum_j P_ij with P = tril(phi_q^T phi_k); state (k, ld) NULL: 0. phi as columns, v (n, ld). */
     void (*read_chunk)(int n, int k, int d, int ld, const float *phi_q, const float *phi_k, const float *v, const float *state,
                        float *o, float *den);
+    /* NULL, or a whole chunk of n keys without decay: state (k, ld) += phi v, and its column d += phi 1. */
+    void (*write_chunk)(int n, int k, int d, int ld, const float *phi, const float *v, float *state);
     /* y(m) += sum over tokens of A(m, token) x(token). x NULL: ones. */
     void (*row_sums)(const float *a, int rows, int nvec, const float *x, float *y, ptrdiff_t y_stride);
     /* y(token) += sum over rows of z(m) A(m, token). z NULL: ones. */

@@ -48,6 +48,7 @@ static const gmai_kernels forward = {
     .softmax = GMAI_K(tile_gammas),
     .product = GMAI_K(tile_product),
     .read_chunk = GMAI_K(tile_read),
+    .write_chunk = GMAI_K(tile_write),
     .flush_on = GMAI_K(tile_on),
     .flush_restore = GMAI_K(tile_restore),
 };
