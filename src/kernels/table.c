@@ -58,6 +58,7 @@ static const gmai_kernels backward = {
     .logits = GMAI_K(tile_logits),
     .softmax = GMAI_K(tile_gammas),
     .product = GMAI_K(tile_product_two),
+    .write_chunk = GMAI_K(tile_write),
     .mixture_backward = GMAI_K(tile_mixture_backward),
     .flush_on = GMAI_K(tile_on),
     .flush_restore = GMAI_K(tile_restore),

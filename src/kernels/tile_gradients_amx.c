@@ -100,9 +100,41 @@ static void parameter_sums(const gmai_mixture *m, const float *rows, const float
     }
 }
 
+enum { DEEP = ROWS / DEPTH }; /* tiles of ROWS components */
+
+/* Up to four tiles below each other, as in multiply(): weights are many, and so each tile of theirs is loaded once. */
+GMAI_INLINE void column(float *c, int count, int depth, const uint16_t *a, ptrdiff_t lo, const float *b, ptrdiff_t b_lo, int add)
+{
+    const ptrdiff_t row = COLUMNS * (ptrdiff_t)sizeof(float), step = (ptrdiff_t)DEPTH / 2 * COLUMNS;
+#define DOWN(i)                                         \
+    if (i < count) {                                    \
+        if (add)                                        \
+            T_LOAD(i, c + i * TILE * COLUMNS, row);     \
+        else                                            \
+            T_ZERO(i);                                  \
+    }
+    EACH_TILE(DOWN)
+    for (int d = 0; d < depth; d++) {
+        T_LOAD(5, b + d * step, row);
+        T_LOAD(7, b + b_lo + d * step, row);
+#define SIDE(i)                                                         \
+    if (i < count) {                                                    \
+        const uint16_t *at = a + (i * DEEP + d) * TILE * DEPTH;         \
+        T_LOAD(4, at, 64);                                              \
+        T_MULTIPLY(i, 4, 5);                                            \
+        T_MULTIPLY(i, 4, 7);                                            \
+        T_LOAD(6, at + lo, 64);                                         \
+        T_MULTIPLY(i, 6, 5);                                            \
+    }
+        EACH_TILE(SIDE)
+    }
+#define STAND(i) \
+    if (i < count) T_STORE(i, c + i * TILE * COLUMNS, row);
+    EACH_TILE(STAND)
+}
+
 static void inputs(const gmai_mixture *m, const float *rows, const float *dl, int n, float *dx)
 {
-    enum { DEEP = ROWS / DEPTH }; /* components at a time: ROWS */
     _Alignas(64) float square[C * COLUMNS], linear[C * COLUMNS];
     _Alignas(64) uint16_t tiles[2 * DEEP * TILE * DEPTH * (C / TILE)];
     const ptrdiff_t rp = m->rp, lo = (ptrdiff_t)DEEP * TILE * DEPTH * (C / TILE);
@@ -116,10 +148,10 @@ static void inputs(const gmai_mixture *m, const float *rows, const float *dl, in
                 for (int d = 0; d < depth; d++)
                     pack_tile(dl + (ptrdiff_t)(k0 + d * DEPTH) * C + j, 1, C, n - j, kn - d * DEPTH,
                               tiles + ((ptrdiff_t)j / TILE * DEEP + d) * TILE * DEPTH, lo);
-            for (int j = 0; j < n; j += TILE) {
-                const uint16_t *a = tiles + (ptrdiff_t)j / TILE * DEEP * TILE * DEPTH;
-                multiply(square + j * COLUMNS, COLUMNS, nv, depth, a, a + lo, w, w + part, k0 > 0);
-                multiply(linear + j * COLUMNS, COLUMNS, nv, depth, a, a + lo, w + 2 * part, w + 3 * part, k0 > 0);
+            const int rows_of_tiles = (n + TILE - 1) / TILE;
+            for (int v = 0; v < nv; v++) {
+                column(square + v * TILE, rows_of_tiles, depth, tiles, lo, w + v * TILE, part, k0 > 0);
+                column(linear + v * TILE, rows_of_tiles, depth, tiles, lo, w + 2 * part + v * TILE, part, k0 > 0);
             }
         }
         for (int j = 0; j < n; j++)
