@@ -234,8 +234,8 @@ typedef struct gmai_kernels {
     unsigned (*flush_on)(void);
     void (*flush_restore)(unsigned before);
 
-    /* Tiers with tiles: the table for q, k, v stored as bf16, forward (products and logits in bf16) and backward (the same
-     * logits, for the same phi; products in f32). NULL: this one. */
+    /* Tiers with tiles: the table for q, k, v stored as bf16, forward (products in bf16) and backward (the same logits, for the
+     * same phi, and the same states; products in two bf16 terms of each factor). NULL: this one. */
     const struct gmai_kernels *bf16_forward, *bf16_backward;
     /* Floats that they want of a mixture beside what it has, and their preparation. */
     size_t (*tile_floats)(int64_t k, int64_t r);
