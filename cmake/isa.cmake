@@ -16,7 +16,7 @@ set(GMA_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
 # the tier below, so that they run on CPUs without them.
 option(GMA_EMULATE "Emulate AVX-512 and AMX (tests only: slow, and cannot be installed)" OFF)
 set(GMA_EMULATED "")
-set(GMA_ISA_FLAGS_amx ${GMA_ISA_FLAGS_avx512} -mamx-tile -mamx-bf16)
+set(GMA_ISA_FLAGS_amx ${GMA_ISA_FLAGS_avx512} -mavx512bf16 -mamx-tile -mamx-bf16)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   option(GMA_AVX2 "Build the AVX2 tier" ON)

@@ -114,7 +114,7 @@ typedef enum gma_isa {
     GMA_ISA_NEON = 2,
     GMA_ISA_AVX2 = 3, /* AVX2 and FMA */
     GMA_ISA_AVX512 = 4, /* AVX-512 F, BW, DQ, VL */
-    GMA_ISA_AMX = 5 /* AVX-512 and AMX-BF16 tiles, which cost accuracy: see below */
+    GMA_ISA_AMX = 5 /* AVX-512 with BF16, and AMX-BF16 tiles, which cost accuracy: see below */
 } gma_isa;
 
 /* GMA_ISA_AMX computes as GMA_ISA_AVX512 does, bit for bit, unless the mixer is GMA and q, k and v are all stored as BF16.
@@ -122,9 +122,11 @@ typedef enum gma_isa {
  *   - responsibilities, values, states and the products of a chunk are rounded to bf16 (2^-9) where they are multiplied;
  *     the states themselves stay f32
  *   - logits: two bf16 terms of each factor, and only for chunks whose tokens have |x-c|^2/s 2^-16 <= 1e-2, where also
- *     |mu-c|^2/s 2^-16 <= 1e-2 (c: near the mean of mu; s: sigma2 by logit_scale, of the narrowest component in each
- *     dimension); elsewhere f32. A logit is then off by 1e-2 at most, typically by less than 1e-3.
- * backward takes the same responsibilities and multiplies in f32; decoding is in f32. Measured errors: docs/performance.md. */
+ *     |mu-c|^2/s 2^-16 <= 1e-2 (c: near the mean of mu, or 0 where that is near; s: sigma2 by logit_scale, of the narrowest
+ *     component in each dimension); elsewhere f32. A logit is then off by 1e-2 at most, typically by less than 1e-3.
+ *   - the exponentials of the softmax over components: 1e-4
+ * backward takes the same responsibilities and states and multiplies in two bf16 terms of each factor (2^-16), the
+ * mixture's gradients within the limit for logits, elsewhere f32; decoding is in f32. Measured errors: docs/performance.md. */
 
 /** gma_isa_name() - "scalar", "neon", "avx2", "avx512", "amx"; NULL for a value that is none. */
 GMA_API const char *gma_isa_name(gma_isa isa);

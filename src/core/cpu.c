@@ -98,7 +98,10 @@ static int x86_has(gma_isa isa)
     const int amx = avx512;
     (void)d7;
 #else
-    const int amx = avx512 && ((d7 >> 22) & 1) && ((d7 >> 24) & 1) && (os & 0x60000) == 0x60000;
+    unsigned a71 = 0;
+    if (!__get_cpuid_count(7, 1, &a71, &b, &c, &d)) a71 = 0;
+    const int avx512_bf16 = (a71 >> 5) & 1; /* every CPU with tiles has it; a virtual machine may hide it */
+    const int amx = avx512 && avx512_bf16 && ((d7 >> 22) & 1) && ((d7 >> 24) & 1) && (os & 0x60000) == 0x60000;
 #endif
     return isa == GMA_ISA_AVX2 ? avx2 : isa == GMA_ISA_AVX512 ? avx512 : isa == GMA_ISA_AMX ? amx : 0;
 }

@@ -28,7 +28,7 @@ typedef struct gmai_map {
     const float *(*center)(const void *head);
     /* Columns of packed inputs -> phi (features, GMAI_CHUNK). ahead[2]: rows worth fetching meanwhile, or NULL.
      * Returns 0 when finite inputs gave features that are not. */
-    int (*phi)(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
+    int (*phi)(const void *head, const gmai_kernels *kern, float *columns, int nvec, float *phi,
                const gmai_ahead *ahead);
     /* The same for queries, each divided by a number of its own, which cancels in o once eps is divided by it as well:
      * eps_of(token) = eps / that number > 0. NULL: phi serves queries too. */

@@ -95,7 +95,9 @@ static void read_chunk(const gmai_call *c, worker *w, int64_t row, int64_t hq, i
     if (decay && !empty)
         for (int i = 0; i < n; i++) den[i] = keys->decay.read[i] != 0.0f ? den[i] * keys->decay.read[i] : 0.0f;
     const gmai_term read = {q->phi, 1, C, state, p->ld, p->k};
-    if (keys) {
+    if (keys && c->kern->read_chunk && !decay && q->finite && keys->finite) {
+        c->kern->read_chunk(n, p->k, p->d, p->ld, q->phi, keys->phi, keys->v, empty ? NULL : state, w->o, den);
+    } else if (keys) {
         gmai_intra(c, keys, q, w->pt);
         c->kern->column_sums(w->pt, n, q->nvec, NULL, 0, den);
         const gmai_term own = {w->pt, 1, C, keys->v, p->ld, n};
@@ -123,6 +125,10 @@ void gmai_write_chunk(const gmai_call *c, const gmai_keys *k, gmai_levels *l)
 {
     const gmai_plan *p = c->plan;
     const float factor = gmai_decay_factor(k->decay.total);
+    if (c->kern->write_chunk && !k->decay.on && k->finite) {
+        c->kern->write_chunk(k->n, p->k, p->d, p->ld, k->phi, k->v, l->local);
+        return;
+    }
     if (factor != 1.0f) c->kern->combine(l->local, factor, NULL, l->local, p->state_floats);
     /* What the chunk itself has forgotten is left out, not multiplied by 0: it may not be finite. */
     const int from = k->decay.resets ? k->decay.first[k->n - 1] : 0;

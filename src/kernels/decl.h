@@ -8,7 +8,7 @@ int GMAI_K(pack)(const gmai_rows *src, int n, int width, const uint8_t *keep,
     const float *center, float *rows, int ld, float *columns);
 void GMAI_K(unpack)(const float *rows, int ld, int n, int width, const float *scale, const gmai_rows *dst);
 void GMAI_K(transpose)(const float *src, int lds, int rows, int cols, float *dst, int ldd);
-void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead);
+void GMAI_K(logits)(const gmai_mixture *m, float *columns, int nvec, float *logits, const gmai_ahead *ahead);
 int GMAI_K(softmax)(float *logits, int k, int nvec);
 void GMAI_K(softmax_backward)(const float *gamma, float *dgamma, int k, int nvec, float *dot);
 void GMAI_K(mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,
@@ -54,9 +54,19 @@ unsigned GMAI_K(flush_on)(void);
 void GMAI_K(flush_restore)(unsigned before);
 
 #ifdef GMAI_TILES
-void GMAI_K(tile_logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead);
+void GMAI_K(tile_logits)(const gmai_mixture *m, float *columns, int nvec, float *logits, const gmai_ahead *ahead);
 void GMAI_K(tile_product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                           const gmai_term *t1, int add, gmai_triangle triangle);
+int GMAI_K(tile_pack)(const gmai_rows *src, int n, int width, const uint8_t *keep, const float *center, float *rows, int ld,
+                      float *columns);
+int GMAI_K(tile_gammas)(float *logits, int k, int nvec);
+void GMAI_K(tile_product_two)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
+                              const gmai_term *t1, int add, gmai_triangle triangle);
+void GMAI_K(tile_mixture_backward)(const gmai_mixture *m, const float *rows, const float *dlogits, int n, float *dx,
+                                   float *sum_t, float *sum_tt);
+void GMAI_K(tile_read)(int n, int k, int d, int ld, const float *phi_q, const float *phi_k, const float *v, const float *state,
+                       float *o, float *den);
+void GMAI_K(tile_write)(int n, int k, int d, int ld, const float *phi, const float *v, float *state);
 size_t GMAI_K(tile_floats)(int64_t k, int64_t r);
 void GMAI_K(tile_prepare)(gmai_mixture *m, float *memory);
 unsigned GMAI_K(tile_on)(void);

@@ -58,16 +58,17 @@ GMAI_INLINE void gmai_fetch_ahead(const gmai_ahead *ahead, int part, int parts)
  *   t_kr = (x_r - c_r) w_kr - mw_kr,  logit_k = konst_k - sum_r t_kr^2  */
 typedef struct gmai_mixture {
     int k, r, rp; /* K, R, R padded */
-    const float *center; /* (rp) c */
+    const float *center; /* (rp) c; NULL: none */
     const float *w; /* (k4, rp) rows; k4 = K rounded up to 4 */
     const float *mw; /* (k4, rp) */
     const float *blocked; /* (k4 / 4, r, 2, 4): w and mw of four components side by side, for broadcasts */
     const float *konst; /* (k4) */
     /* Tiers with tiles, NULL elsewhere: two bf16 terms of 2 w mw and of -w^2 as tiles; konst - sum mw^2, (kp, 16);
-     * the largest 2 w^2 of each dimension, (rp), and of |2 mw^2|. See kernels/tiles_amx.c. */
+     * the largest 2 w^2 of each dimension, and of |2 mw^2|; exact: no centre. See kernels/tile_mixture_amx.c. */
     const uint16_t *tile_rows;
-    const float *tile_bias, *tile_bound;
+    const float *tile_bias, *tile_bound, *tile_weights; /* the last: for gradients */
     float tile_mu_bound;
+    int tile_exact;
 } gmai_mixture;
 
 /* A product term: sum over k of A(m,k) B(k,n), A(m,k) = a[m am + k ak], B(k,n) = b[k ldb + n]. */
@@ -128,8 +129,10 @@ typedef struct gmai_kernels {
     /* dst[c][r] = src[r][c]; rows, cols and leading dimensions are multiples of the lanes, or padded to them. */
     void (*transpose)(const float *src, int lds, int rows, int cols, float *dst, int ldd);
 
-    /* columns of centred x -> logits (k4 rows). ahead[2]: what to prefetch meanwhile, or NULL. */
-    void (*logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead);
+    /* columns of centred x, as pack gives them -> logits (k4 rows). ahead[2]: what to prefetch meanwhile, or NULL. Where the
+     * tables of tiles have had no centre to subtract their columns are pairs of bf16, which become floats when those are
+     * wanted after all: see kernels/tile_mixture_amx.c. */
+    void (*logits)(const gmai_mixture *m, float *columns, int nvec, float *logits, const gmai_ahead *ahead);
     /* In place over K rows. Returns 1 when some column's largest logit is not finite (such a column is NaN). */
     int (*softmax)(float *logits, int k, int nvec);
     /* dgamma -> dlogits, in place: gamma o (dgamma - dot), dot(token) = <gamma, dgamma>, which is also given. */
@@ -156,6 +159,12 @@ typedef struct gmai_kernels {
      * add: 1 adds to C, 0 overwrites it (C may then hold NaN). */
     void (*product)(int rows, int nvec, float *c, ptrdiff_t ldc, const gmai_term *t0, const float *row_scale,
                     const gmai_term *t1, int add, gmai_triangle triangle);
+    /* NULL, or a whole chunk of n queries and keys without decay, all finite: o (rows) = phi_q^T state + P v and
+     * den(i) += sum_j P_ij with P = tril(phi_q^T phi_k); state (k, ld) NULL: 0. phi as columns, v (n, ld). */
+    void (*read_chunk)(int n, int k, int d, int ld, const float *phi_q, const float *phi_k, const float *v, const float *state,
+                       float *o, float *den);
+    /* NULL, or a whole chunk of n keys without decay: state (k, ld) += phi v, and its column d += phi 1. */
+    void (*write_chunk)(int n, int k, int d, int ld, const float *phi, const float *v, float *state);
     /* y(m) += sum over tokens of A(m, token) x(token). x NULL: ones. */
     void (*row_sums)(const float *a, int rows, int nvec, const float *x, float *y, ptrdiff_t y_stride);
     /* y(token) += sum over rows of z(m) A(m, token). z NULL: ones. */
@@ -225,8 +234,8 @@ typedef struct gmai_kernels {
     unsigned (*flush_on)(void);
     void (*flush_restore)(unsigned before);
 
-    /* Tiers with tiles: the table for q, k, v stored as bf16, forward (products and logits in bf16) and backward (the same
-     * logits, for the same phi; products in f32). NULL: this one. */
+    /* Tiers with tiles: the table for q, k, v stored as bf16, forward (products in bf16) and backward (the same logits, for the
+     * same phi, and the same states; products in two bf16 terms of each factor). NULL: this one. */
     const struct gmai_kernels *bf16_forward, *bf16_backward;
     /* Floats that they want of a mixture beside what it has, and their preparation. */
     size_t (*tile_floats)(int64_t k, int64_t r);

@@ -55,7 +55,7 @@ GMAI_INLINE void logits_block(const gmai_mixture *m, int k, int mk, const float 
     }
 }
 
-void GMAI_K(logits)(const gmai_mixture *m, const float *columns, int nvec, float *logits, const gmai_ahead *ahead)
+void GMAI_K(logits)(const gmai_mixture *m, float *columns, int nvec, float *logits, const gmai_ahead *ahead)
 {
     const int k4 = (m->k + GROUP - 1) / GROUP * GROUP;
     int v = 0;

@@ -6,12 +6,9 @@ extern const gmai_kernels GMAI_K(kernels);
 /* All but what differs between the tables of a tier. */
 #define SHARED \
     .lanes = VL, \
-    .pack = GMAI_K(pack), \
     .unpack = GMAI_K(unpack), \
     .transpose = GMAI_K(transpose), \
-    .softmax = GMAI_K(softmax), \
     .softmax_backward = GMAI_K(softmax_backward), \
-    .mixture_backward = GMAI_K(mixture_backward), \
     .elu_features = GMAI_K(elu_features), \
     .elu_backward = GMAI_K(elu_backward), \
     .square_sums = GMAI_K(square_sums), \
@@ -46,15 +43,23 @@ extern const gmai_kernels GMAI_K(kernels);
 #ifdef GMAI_TILES
 static const gmai_kernels forward = {
     SHARED,
+    .pack = GMAI_K(tile_pack),
     .logits = GMAI_K(tile_logits),
+    .softmax = GMAI_K(tile_gammas),
     .product = GMAI_K(tile_product),
+    .read_chunk = GMAI_K(tile_read),
+    .write_chunk = GMAI_K(tile_write),
     .flush_on = GMAI_K(tile_on),
     .flush_restore = GMAI_K(tile_restore),
 };
 static const gmai_kernels backward = {
     SHARED,
+    .pack = GMAI_K(tile_pack),
     .logits = GMAI_K(tile_logits),
-    .product = GMAI_K(product),
+    .softmax = GMAI_K(tile_gammas),
+    .product = GMAI_K(tile_product_two),
+    .write_chunk = GMAI_K(tile_write),
+    .mixture_backward = GMAI_K(tile_mixture_backward),
     .flush_on = GMAI_K(tile_on),
     .flush_restore = GMAI_K(tile_restore),
 };
@@ -62,8 +67,11 @@ static const gmai_kernels backward = {
 
 const gmai_kernels GMAI_K(kernels) = {
     SHARED,
+    .pack = GMAI_K(pack),
     .logits = GMAI_K(logits),
+    .softmax = GMAI_K(softmax),
     .product = GMAI_K(product),
+    .mixture_backward = GMAI_K(mixture_backward),
     .flush_on = GMAI_K(flush_on),
     .flush_restore = GMAI_K(flush_restore),
 #ifdef GMAI_TILES

@@ -37,22 +37,34 @@ static inline void t_end(void) { _tile_release(); }
     } while (0)
 #define T_MULTIPLY(c, a, b) _tile_dpbf16ps(c, a, b)
 
-static inline __m512i bits_bf16(vf a)
-{
-    const __m512i u = _mm512_castps_si512(a);
-    const __m512i even = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    const __m512i near = _mm512_add_epi32(u, _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff)));
-    const __m512i nan = _mm512_or_si512(u, _mm512_set1_epi32(0x400000));
-    return _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), near, nan);
-}
-static inline vf v_round_bf16(vf a)
-{
-    return _mm512_castsi512_ps(_mm512_and_si512(bits_bf16(a), _mm512_set1_epi32((int)0xffff0000u)));
-}
+/* Two vectors rounded to bf16, one behind the other in memory order. Every CPU with tiles has the instruction (AVX512_BF16,
+ * asked for in core/cpu.c); like the tiles it takes subnormals as 0. */
+static inline __m512i words_bf16(vf first, vf second) { return (__m512i)_mm512_cvtne2ps_pbh(second, first); }
+static inline vf v_words_bf16(vf first, vf second) { return _mm512_castsi512_ps(words_bf16(first, second)); }
+static inline void v_store2_bf16(uint16_t *p, vf first, vf second) { _mm512_storeu_si512(p, words_bf16(first, second)); }
 static inline vf v_pair_bf16(vf low, vf high)
 {
-    const __m512i h = _mm512_and_si512(bits_bf16(high), _mm512_set1_epi32((int)0xffff0000u));
-    return _mm512_castsi512_ps(_mm512_or_si512(h, _mm512_srli_epi32(bits_bf16(low), 16)));
+    const __m512i alternate = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21,
+                                               5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    return _mm512_castsi512_ps(_mm512_permutexvar_epi16(alternate, words_bf16(low, high)));
+}
+/* x - floor x, and a 2^(floor n). */
+static inline vf v_fraction(vf x)
+{
+    return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+}
+static inline vf v_scale2_floor(vf a, vf n) { return _mm512_scalef_ps(a, n); }
+static inline vf v_pair_low(vf pair) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pair), 16)); }
+static inline vf v_pair_high(vf pair)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pair), _mm512_set1_epi32((int)0xffff0000u)));
+}
+/* As v_pair_bf16, but cut off instead of rounded. */
+static inline vf v_pair_cut(vf low, vf high)
+{
+    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_srli_epi32(_mm512_castps_si512(low), 16),
+                                                         _mm512_castps_si512(high), _mm512_set1_epi32((int)0xffff0000u),
+                                                         0xf8)); /* a | (b & c) */
 }
 
 #endif

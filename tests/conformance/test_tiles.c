@@ -134,6 +134,35 @@ static void errors_are_as_stated(void **state) {
     assert_true(worst_o <= TOL_TILES_O && worst_s <= TOL_TILES_STATE && worst_grad <= TOL_TILES_GRAD);
 }
 
+/* Far from 0 the centre is subtracted, and tokens are two bf16 terms then. Still on tiles: not the bits of avx512. */
+static void with_a_centre(void **state) {
+    (void)state;
+    NEEDS_TILES();
+    tst_rng rng = tst_rng_start("test_conformance_tiles");
+    const gma_mixer_desc d = tst_desc(1, 1, 2, 1, 150, 150, 40, 35, 20);
+    tst_problem p = tst_problem_random(&d, NULL, TST_BACKWARD, &rng);
+    static const int slots[] = {GMA_Q, GMA_K, GMA_MU};
+    for (int i = 0; i < 3; i++)
+        for (int64_t j = 0; j < p.in[slots[i]].n; j++)
+            p.in[slots[i]].x[j] += 8;
+    for (int64_t j = 0; j < p.in[GMA_OMEGA].n; j++) /* narrow, so that the second terms count */
+        p.in[GMA_OMEGA].x[j] = -1.5;
+    round_inputs(&p);
+    tst_result want = tst_must_run(&p, &TST_NAIVE, 0), got = tst_must_run(&p, &amx, 0), other = tst_must_run(&p, &avx512, 0);
+    const double o = error_of(&got.out[GMA_O], &want.out[GMA_O]);
+    double grad = 0;
+    for (int slot = 0; slot < TST_SLOTS; slot++)
+        if (want.grad[slot].x && slot != GMA_ALPHA)
+            grad = fmax(grad, tol_error(got.grad[slot].x, want.grad[slot].x, want.grad[slot].n, 0.1));
+    printf("with a centre: o %.2g, gradients %.2g\n", o, grad);
+    assert_true(o <= TOL_TILES_O && grad <= TOL_TILES_GRAD);
+    assert_true(memcmp(got.grad[GMA_MU].x, other.grad[GMA_MU].x, (size_t)got.grad[GMA_MU].n * sizeof(double)) != 0);
+    tst_result_free(&want);
+    tst_result_free(&got);
+    tst_result_free(&other);
+    tst_problem_free(&p);
+}
+
 /* f32 storage: the bits of avx512, forward, backward and step by step. One of q, k, v in f32 is tested with the rest. */
 static void f32_has_the_bits_of_avx512(void **state) {
     (void)state;
@@ -208,7 +237,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_product),      cmocka_unit_test(errors_are_as_stated),
         cmocka_unit_test(beyond_the_limit), cmocka_unit_test(f32_has_the_bits_of_avx512),
-        cmocka_unit_test(threads_and_nan),
+        cmocka_unit_test(threads_and_nan),  cmocka_unit_test(with_a_centre),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

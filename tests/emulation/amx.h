@@ -16,15 +16,15 @@ typedef struct tile_file {
     uint32_t tile[8][16][16];
 } tile_file;
 
-/* Of this thread and this file of code. Using a tile before t_begin() ends a program on a real CPU too. */
+/* Of this thread, shared by all files of code. Using a tile before t_begin() ends a program on a real CPU too. */
+__attribute__((weak, visibility("hidden"))) _Thread_local tile_file tst_tiles;
 static inline tile_file *tiles(int configured)
 {
-    static _Thread_local tile_file t;
     if (configured >= 0)
-        t.configured = configured;
-    else if (!t.configured)
+        tst_tiles.configured = configured;
+    else if (!tst_tiles.configured)
         abort();
-    return &t;
+    return &tst_tiles;
 }
 
 static inline void t_begin(void) { (void)tiles(1); }
@@ -66,7 +66,24 @@ static inline void t_multiply(int c, int a, int b)
 #define T_STORE(tile, p, bytes) t_store(tile, p, bytes)
 #define T_MULTIPLY(c, a, b) t_multiply(c, a, b)
 
-LANES_1(v_round_bf16, lane_of(lane_bf16(x) << 16))
-LANES_2(v_pair_bf16, lane_of(lane_bf16(y) << 16 | lane_bf16(x)))
+LANES_2(v_pair_bf16, lane_of(lane_bf16(flushed(y)) << 16 | lane_bf16(flushed(x))))
+LANES_1(v_fraction, x - x == 0.0f ? x - floorf(x) : x != x ? x : 0.0f)
+LANES_2(v_scale2_floor, lane_scale2(x, floorf(y)))
+LANES_1(v_pair_low, lane_of(lane_bits(x) << 16))
+LANES_1(v_pair_high, lane_of(lane_bits(x) & 0xffff0000u))
+LANES_2(v_pair_cut, lane_of((lane_bits(y) & 0xffff0000u) | lane_bits(x) >> 16))
+static inline vf v_words_bf16(vf first, vf second)
+{
+    vf r;
+    uint16_t w[32];
+    EACH_LANE w[l] = (uint16_t)lane_bf16(flushed(first.lane[l])), w[16 + l] = (uint16_t)lane_bf16(flushed(second.lane[l]));
+    memcpy(&r, w, sizeof r);
+    return r;
+}
+static inline void v_store2_bf16(uint16_t *p, vf first, vf second)
+{
+    EACH_LANE p[l] = (uint16_t)lane_bf16(flushed(first.lane[l]));
+    EACH_LANE p[16 + l] = (uint16_t)lane_bf16(flushed(second.lane[l]));
+}
 
 #endif

@@ -37,9 +37,10 @@ static void prepare(const gma_mixer *m, const gmai_args *a, int64_t h, void *hea
                      m->d.eps_sigma, gmai_present(&a->grad[GMA_OMEGA]), head);
     gmai_gma_head *g = head;
     g->m.tile_rows = NULL;
-    if (m->kern->tile_prepare && gmai_la_in_bf16(m, a))
-        m->kern->tile_prepare(&g->m, (float *)(void *)((char *)head +
-                                                       gmai_gma_head_size(m->d.components, m->d.routing_dim)));
+    if (!m->kern->tile_prepare || !gmai_la_in_bf16(m, a)) return;
+    gmai_gma_drop_center(m->kern, g);
+    m->kern->tile_prepare(&g->m, (float *)(void *)((char *)head +
+                                                   gmai_gma_head_size(m->d.components, m->d.routing_dim)));
 }
 
 static void finish(const void *head, const float *sums, int64_t h, const gmai_args *a)

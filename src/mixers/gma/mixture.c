@@ -88,6 +88,13 @@ static void find_center(gmai_gma_head *g, const gmai_kernels *kern, const gma_te
             live > 16 && furthest[j] <= 8.0f * spread[j] ? mean[j] : median(g, mu, h, j, live, mean[j]);
 }
 
+static void interleave(const gmai_kernels *kern, gmai_gma_head *g)
+{
+    const int64_t r = g->m.r, rp = g->m.rp;
+    for (int64_t i = 0; i < g->m.k; i += GMAI_GROUP)
+        kern->interleave(g->w + i * rp, g->mw + i * rp, (int)rp, (int)r, g->blocked + i * r * 2);
+}
+
 void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_tensor *omega, const gma_tensor *alpha,
                       const gma_tensor *scale, int64_t h, double eps_sigma, int want_slope, void *memory)
 {
@@ -133,8 +140,6 @@ void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_
         if (i < k && top > -INFINITY) g->log_weight[i] -= top;
         g->konst[i] = i < k ? (float)(g->scale * g->log_weight[i]) : 0.0f;
     }
-    for (int64_t i = 0; i < k4; i += GMAI_GROUP)
-        kern->interleave(g->w + i * rp, g->mw + i * rp, (int)rp, (int)r, g->blocked + i * r * 2);
     g->m.k = (int)k;
     g->m.r = (int)r;
     g->m.rp = (int)rp;
@@ -143,11 +148,28 @@ void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_
     g->m.mw = g->mw;
     g->m.blocked = g->blocked;
     g->m.konst = g->konst;
+    interleave(kern, g);
+}
+
+void gmai_gma_drop_center(const gmai_kernels *kern, gmai_gma_head *g)
+{
+    const int64_t k = g->m.k, r = g->m.r, rp = g->m.rp;
+    float *widest = g->column_work, sum = 0.0f;
+    memset(widest, 0, (size_t)rp * sizeof(float));
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = 0; j < r; j++) widest[j] = g->w[i * rp + j] > widest[j] ? g->w[i * rp + j] : widest[j];
+    for (int64_t j = 0; j < r; j++) sum += 2.0f * (widest[j] * g->center[j]) * (widest[j] * g->center[j]);
+    /* |c|^2 / sigma^2 of the narrowest component. Tokens may be 650 from where they are measured before tiles give up. */
+    if (!(sum <= 40.0f)) return;
+    for (int64_t i = 0; i < k; i++)
+        for (int64_t j = 0; j < r; j++) g->mw[i * rp + j] += g->center[j] * g->w[i * rp + j];
+    g->m.center = NULL;
+    interleave(kern, g);
 }
 
 /* ---- feature map ------------------------------------------------------------------------------------ */
 
-static const float *map_center(const void *head) { return ((const gmai_gma_head *)head)->center; }
+static const float *map_center(const void *head) { return ((const gmai_gma_head *)head)->m.center; }
 
 /* A token so far from everything that all its logits overflow f32: once more in double. NaN and Inf give NaN. */
 static void rescue_column(const gmai_gma_head *g, const float *columns, int token, float *phi)
@@ -168,7 +190,7 @@ static void rescue_column(const gmai_gma_head *g, const float *columns, int toke
         }
 }
 
-static int map_phi(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
+static int map_phi(const void *head, const gmai_kernels *kern, float *columns, int nvec, float *phi,
                     const gmai_ahead *ahead)
 {
     const gmai_gma_head *g = head;

@@ -21,6 +21,9 @@ size_t gmai_gma_head_size(int64_t k, int64_t r);
 void gmai_gma_prepare(const gmai_kernels *kern, const gma_tensor *mu, const gma_tensor *omega, const gma_tensor *alpha,
                       const gma_tensor *scale, int64_t h, double eps_sigma, int want_slope, void *memory);
 
+/* For tiles: no centre where that lies within a few sigma of 0 already, so that bf16 tokens stay as they are stored. */
+void gmai_gma_drop_center(const gmai_kernels *kern, gmai_gma_head *head);
+
 /* The parameter sums of one head and bin, floats: sum_t (K, rp), sum_tt (K, rp), n (K). */
 size_t gmai_gma_sums_floats(int64_t k, int64_t r);
 

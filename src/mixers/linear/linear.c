@@ -13,7 +13,7 @@ static const gma_slot_info slots[] = {
 
 enum { FETCH_ROWS = 4 }; /* features between two lots of prefetches */
 
-static int map_phi(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
+static int map_phi(const void *head, const gmai_kernels *kern, float *columns, int nvec, float *phi,
                    const gmai_ahead *ahead)
 {
     const int features = *(const int *)head;

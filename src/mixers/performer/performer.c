@@ -79,7 +79,7 @@ static void logits(const prepared *p, const gmai_kernels *kern, const float *col
     kern->square_sums(columns, p->r, nvec, p->half, p->offset, shift);
 }
 
-static int map_phi(const void *head, const gmai_kernels *kern, const float *columns, int nvec, float *phi,
+static int map_phi(const void *head, const gmai_kernels *kern, float *columns, int nvec, float *phi,
                    const gmai_ahead *ahead)
 {
     const prepared *p = head;
