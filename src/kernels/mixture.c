@@ -1,7 +1,5 @@
 /* The Gaussian mixture: logits, softmax over components, and their backward. */
-#include "kernels/decl.h"
-
-#include "simd/math.h"
+#include "kernels/softmax.h"
 
 #define C GMAI_CHUNK
 
@@ -70,48 +68,7 @@ void GMAI_K(logits)(const gmai_mixture *m, float *columns, int nvec, float *logi
         for (int k = 0; k < k4; k += GROUP) logits_block(m, k, GROUP, columns + v * VL, 1, logits + v * VL);
 }
 
-/* nv vectors of tokens at once: their maxima and sums stay in registers. */
-GMAI_INLINE int softmax_block(float *l, int k, int nv)
-{
-    const vf log2_e = v_set1(1.44269504088896341f);
-    vf top[4], sum[4];
-    GMAI_UNROLL
-    for (int v = 0; v < nv; v++) top[v] = v_load(l + v * VL);
-    for (int i = 1; i < k; i++)
-        GMAI_UNROLL
-        for (int v = 0; v < nv; v++) top[v] = v_max(top[v], v_load(l + (ptrdiff_t)i * C + v * VL));
-    int bad = 0;
-    GMAI_UNROLL
-    for (int v = 0; v < nv; v++) {
-        bad |= !v_all_finite(top[v]);
-        sum[v] = v_set1(0.0f);
-    }
-    for (int i = 0; i < k; i++)
-        GMAI_UNROLL
-        for (int v = 0; v < nv; v++) {
-            float *p = l + (ptrdiff_t)i * C + v * VL;
-            const vf e = v_exp2(v_mul(v_sub(v_load(p), top[v]), log2_e));
-            v_store(p, e);
-            sum[v] = v_add(sum[v], e);
-        }
-    GMAI_UNROLL
-    for (int v = 0; v < nv; v++) sum[v] = v_div(v_set1(1.0f), sum[v]);
-    for (int i = 0; i < k; i++)
-        GMAI_UNROLL
-        for (int v = 0; v < nv; v++) {
-            float *p = l + (ptrdiff_t)i * C + v * VL;
-            v_store(p, v_mul(v_load(p), sum[v]));
-        }
-    return bad;
-}
-
-int GMAI_K(softmax)(float *logits, int k, int nvec)
-{
-    int v = 0, bad = 0;
-    for (; v + 4 <= nvec; v += 4) bad |= softmax_block(logits + v * VL, k, 4);
-    for (; v < nvec; v++) bad |= softmax_block(logits + v * VL, k, 1);
-    return bad;
-}
+int GMAI_K(softmax)(float *logits, int k, int nvec) { return softmax_columns(logits, k, nvec, v_exp2); }
 
 GMAI_INLINE void softmax_backward_block(const float *g, float *d, int k, int nv, float *out)
 {

@@ -1,4 +1,5 @@
 /* The mixture on tiles: logits in two bf16 terms of each factor, and their softmax. */
+#include "kernels/softmax.h"
 #include "kernels/tiles.h"
 
 /* ---- logits ------------------------------------------------------------------------------------------- */
@@ -249,46 +250,4 @@ static inline vf exp2_coarse(vf x)
     return v_scale2_floor(v_fma(p, f, v_set1(1.0f)), x);
 }
 
-GMAI_INLINE int softmax_block(float *l, int k, int nv)
-{
-    const vf log2e = v_set1(1.44269504088896341f);
-    vf top[4], sum[4];
-    GMAI_UNROLL
-    for (int v = 0; v < nv; v++) top[v] = v_load(l + v * VL);
-    for (int i = 1; i < k; i++)
-        GMAI_UNROLL
-        for (int v = 0; v < nv; v++) top[v] = v_max(top[v], v_load(l + (ptrdiff_t)i * C + v * VL));
-    int bad = 0;
-    GMAI_UNROLL
-    for (int v = 0; v < nv; v++) {
-        bad |= !v_all_finite(top[v]);
-        top[v] = v_mul(top[v], v_set1(-1.44269504088896341f));
-        sum[v] = v_set1(0.0f);
-    }
-    for (int i = 0; i < k; i++)
-        GMAI_UNROLL
-        for (int v = 0; v < nv; v++) {
-            float *p = l + (ptrdiff_t)i * C + v * VL;
-            /* The largest may come out a rounding away from 0, where the form holds as well. */
-            const vf e = exp2_coarse(v_fma(v_load(p), log2e, top[v]));
-            v_store(p, e);
-            sum[v] = v_add(sum[v], e);
-        }
-    GMAI_UNROLL
-    for (int v = 0; v < nv; v++) sum[v] = v_div(v_set1(1.0f), sum[v]);
-    for (int i = 0; i < k; i++)
-        GMAI_UNROLL
-        for (int v = 0; v < nv; v++) {
-            float *p = l + (ptrdiff_t)i * C + v * VL;
-            v_store(p, v_mul(v_load(p), sum[v]));
-        }
-    return bad;
-}
-
-int GMAI_K(tile_gammas)(float *logits, int k, int nvec)
-{
-    int v = 0, bad = 0;
-    for (; v + 4 <= nvec; v += 4) bad |= softmax_block(logits + v * VL, k, 4);
-    for (; v < nvec; v++) bad |= softmax_block(logits + v * VL, k, 1);
-    return bad;
-}
+int GMAI_K(tile_gammas)(float *logits, int k, int nvec) { return softmax_columns(logits, k, nvec, exp2_coarse); }
