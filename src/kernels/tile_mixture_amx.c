@@ -226,10 +226,12 @@ void GMAI_K(tile_logits)(const gmai_mixture *m, float *columns, int nvec, float 
             const uint16_t *a = m->tile_rows + ((ptrdiff_t)k * blocks + b0) * PARTS * TILE * DEPTH;
             const float *bias = m->tile_bias + (ptrdiff_t)k * TILE * TILE;
             float *c = logits + (ptrdiff_t)k * TILE * C;
-            if (nvec == 4 && m->tile_exact) /* known to the compiler */
+            if (!m->tile_exact) /* 0, 1, 4: known to the compiler */
+                logits_row(a, bias, parts, nb, nvec, 0, b0 == 0, c);
+            else if (nvec == 4)
                 logits_row(a, bias, parts, nb, 4, 1, b0 == 0, c);
             else
-                logits_row(a, bias, parts, nb, nvec, m->tile_exact, b0 == 0, c);
+                logits_row(a, bias, parts, nb, nvec, 1, b0 == 0, c);
         }
     }
     if (ok) return;
