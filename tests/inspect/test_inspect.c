@@ -163,7 +163,11 @@ static void test_refusals(void **state) {
     TST_ERROR(gma_inspect(lm, text_file(), NULL, &n), GMA_ERR_UNSUPPORTED, "linear, linear");
     TST_OK(gma_inspect_options_init(&o));
     o.layer = 2;
-    TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_INVALID_ARGUMENT, "2 layers of 4 heads");
+    TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_INVALID_ARGUMENT, "layer is 2, and the model's are 0 to 1");
+    o.layer = -1;
+    o.head = 4;
+    TST_ERROR(gma_inspect(gma, text_file(), &o, &n), GMA_ERR_INVALID_ARGUMENT, "head is 4, and those of a layer are 0 to 3");
+    o.head = -1;
     o.layer = 1;
     TST_ERROR(gma_inspect(lm, text_file(), &o, &n), GMA_ERR_UNSUPPORTED, "layer 1 mixes with 'linear'");
     TST_ERROR(gma_inspect(gma, put_text("short", "a few words"), NULL, &n), GMA_ERR_INVALID_ARGUMENT, "needs at least 51");
