@@ -238,9 +238,12 @@ static void forget_options(bench_options *o, const bench_shape *shape) {
     o->kv_heads = bench_has_slot(kind, GMA_K) && !shape->store_scores ? o->kv_heads : 0; /* mha: no grouped heads */
 }
 
-static int check_options(const gma_cli_spec *spec, const bench_options *o) {
+static int check_options(const gma_cli_spec *spec, const bench_options *o, const bench_shape *shape) {
     if (o->heads % (o->kv_heads > 0 ? o->kv_heads : o->heads) != 0) {
         return gma_cli_misuse(spec, "--kv-heads must divide --heads");
+    }
+    if (o->packed > 0 && (!bench_has_slot(shape->kind, GMA_CU_SEQLENS) || shape->store_scores)) {
+        return gma_cli_misuse(spec, "--packed: mixer '%s' cannot mix packed sequences", o->mixer);
     }
     if (o->packed > 0 && (o->batch > 1 || o->pass == BENCH_DECODE)) {
         return gma_cli_misuse(spec, "--packed is for one row of tokens: neither --batch nor --pass decode go with it");
@@ -274,7 +277,7 @@ int gma_bench_op(int argc, char **argv) {
         {.name = "kv-heads", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 65536, .value = &o.kv_heads,
          .help = "key and value heads; 0 = as many as query heads"},
         {.name = "packed", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 16777216, .value = &o.packed,
-         .help = "so many sequences of equal length share the tokens (cu_seqlens); 0 = not packed"},
+         .help = "so many sequences, as equal as can be, share the tokens (cu_seqlens); 0 = not packed"},
         {.name = "dim", .type = GMA_CLI_INT, .hint = "N", .def = "64", .min = 1, .max = 65536, .value = &o.dim,
          .help = "width D of values, and of routing"},
         {.name = "routing-dim", .type = GMA_CLI_INT, .hint = "N", .def = "0", .min = 0, .max = 65536,
@@ -337,7 +340,7 @@ int gma_bench_op(int argc, char **argv) {
     }
     if (code < 0) {
         forget_options(&o, &shape);
-        code = check_options(&spec, &o);
+        code = check_options(&spec, &o, &shape);
     }
     if (code < 0) {
         code = gma_cli_isa(&spec, o.isa, &shape.isa);

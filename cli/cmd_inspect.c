@@ -324,6 +324,12 @@ int gma_cmd_inspect(int argc, char **argv) {
     if (q.out == NULL && (gma_cli_find(&spec, "at")->given || gma_cli_find(&spec, "span")->given)) {
         return gma_cli_misuse(&spec, "--at and --span say what the report shows; --out FILE.html is missing");
     }
+    if (q.compare && q.out == NULL && q.o.classes != NULL) {
+        return gma_cli_misuse(&spec, "--classes is for the report and one model's numbers; --compare without --out has neither");
+    }
+    if (q.out != NULL && strcmp(q.out, "-") == 0) {
+        return gma_cli_misuse(&spec, "--out is the name of a file; \"-\" is for --json");
+    }
     if (gma_cli_find(&spec, "top")->given && q.out == NULL && (q.json == NULL || q.compare)) {
         return gma_cli_misuse(&spec, "--top is for the report and the JSON of one model; %s",
                               q.compare ? "the JSON of --compare lists five tokens" : "--out and --json are missing");

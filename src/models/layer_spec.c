@@ -374,6 +374,8 @@ gma_status gmal_layers_check_shared(const gma_lm_config *c) {
         int unusual, honoured;
     } rows[] = {
         {"kv_heads", c->kv_heads != c->heads, queries},
+        {"routing_dim", c->width % c->heads == 0 && c->routing_dim != c->width / c->heads, queries},
+        {"value_dim", c->width % c->heads == 0 && c->value_dim != c->width / c->heads, queries},
         {"eps", c->eps < usual.eps || c->eps > usual.eps, sums},
         {"eps_sigma", c->eps_sigma < usual.eps_sigma || c->eps_sigma > usual.eps_sigma, mixture},
         {"logit_scale_init",

@@ -157,8 +157,11 @@ static void test_widths_and_packed(void **state) {
     CLI("bench", "op", "--packed", "5", "--batch", "2");
     assert_int_equal(cli.code, 2);
     CLI("bench", "op", "--mixer", "linformer", "--packed", "2", "--length", "64");
-    assert_int_equal(cli.code, 1);
-    assert_non_null(strstr(cli.err, "linformer"));
+    assert_int_equal(cli.code, 2);
+    assert_non_null(strstr(cli.err, "--packed: mixer 'linformer' cannot mix packed sequences"));
+    CLI("bench", "op", "--mixer", "mha", "--packed", "2", "--length", "64");
+    assert_int_equal(cli.code, 2);
+    assert_non_null(strstr(cli.err, "--packed: mixer 'mha'"));
 }
 
 static void test_decode(void **state) {

@@ -95,6 +95,10 @@ static void test_refusals(void **state) {
     expect_refusal(2, "--out and --json are missing", NULL);
     CLI("inspect", "--compare", "runs/g", "runs/g", "--data", "text", "--json", "no.json", "--top", "3");
     expect_refusal(2, "the JSON of --compare lists five tokens", "no.json");
+    CLI("inspect", "--compare", "runs/g", "runs/g", "--data", "text", "--classes", "text");
+    expect_refusal(2, "--compare without --out has neither", NULL);
+    CLI("inspect", "runs/g", "--data", "text", "--out", "-");
+    expect_refusal(2, "--out is the name of a file", "-");
     CLI("inspect", "runs/g", "--data", "text", "--span", "9");
     expect_refusal(2, "--out FILE.html is missing", NULL);
     CLI("inspect", "runs/g", "--data", "text", "--tokens", "100", "--out", "no.html", "--at", "96");

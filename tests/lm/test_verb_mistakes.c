@@ -10,13 +10,15 @@ static void options_without_a_layer(void **state) {
                                           {"mamba", "--rotary-base", "500", "rotary_base: no layer"},
                                           {"gma", "--rotary-base", "500", "rotary_base: no layer"},
                                           {"mamba", "--kv-heads", "1", "kv_heads: no layer"},
+                                          {"mamba", "--routing-dim", "16", "routing_dim: no layer"},
+                                          {"mamba", "--value-dim", "7", "value_dim: no layer"},
                                           {"softmax", "--logit-scale-init", "2", "logit_scale_init: no layer"},
                                           {"mamba", "--states", "0", "layer 0 (mamba): states must be at least 1"},
                                           {"mamba", "--expand", "0", "layer 0 (mamba): expand must be at least 1"}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         CLI("train", "--data", "text", "--out", "x", "--preset", "tiny", "--mixer", rows[i][0], rows[i][1], rows[i][2]);
         expect_refusal(2, rows[i][3], "x");
-        if (i < 7)
+        if (i < 9) /* the mixer is named */
             assert_non_null(strstr(cli.err, rows[i][0]));
     }
     /* One layer that can is enough. */
