@@ -125,6 +125,8 @@ typedef enum gma_isa {
  *     |mu-c|^2/s 2^-16 <= 1e-2 (c: near the mean of mu, or 0 where that is near; s: sigma2 by logit_scale, of the narrowest
  *     component in each dimension); elsewhere f32. A logit is then off by 1e-2 at most, typically by less than 1e-3.
  *   - the exponentials of the softmax over components: 1e-4
+ * A token that is not finite, or beyond that limit, sends its chunk of 64 tokens through f32: what comes before it in the chunk then
+ * differs by that rounding from what it would be without the token.
  * backward takes the same responsibilities and states and multiplies in two bf16 terms of each factor (2^-16), the
  * mixture's gradients within the limit for logits, elsewhere f32; decoding is in f32. Measured errors: docs/performance.md. */
 

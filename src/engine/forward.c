@@ -125,7 +125,7 @@ void gmai_write_chunk(const gmai_call *c, const gmai_keys *k, gmai_levels *l)
 {
     const gmai_plan *p = c->plan;
     const float factor = gmai_decay_factor(k->decay.total);
-    if (c->kern->write_chunk && !k->decay.on && k->finite) {
+    if (c->kern->write_chunk && p->d > 0 && !k->decay.on && k->finite) {
         c->kern->write_chunk(k->n, p->k, p->d, p->ld, k->phi, k->v, l->local);
         return;
     }

@@ -71,9 +71,9 @@ class Report(unittest.TestCase):
         name = "GMA is better than the tested linear and random-feature attention"
         self.assertEqual(self.verdicts()[name], ("-", "not yet run"))
         said = self.verdicts(model("gma-k256", 1, 4.0), model("linear", 1, 4.1), model("linear", 2, 3.0))
-        self.assertEqual(said[name][1], "holds (1 seed; 1 of 4 pairs)")
+        self.assertEqual(said[name][1], "holds (1 seed) (partial: 1 of 4)")
         said = self.verdicts(model("gma-k256", 2, 3.5))
-        self.assertEqual(said[name][1], "**does not hold** (2 seeds; 1 of 4 pairs)")
+        self.assertEqual(said[name][1], "**does not hold** (2 seeds) (partial: 1 of 4)")
 
     def test_perplexities(self):
         made = self.results(model("linear", 1, 2.0))
