@@ -406,11 +406,12 @@ static float *bin_of(const gmai_call *c, const gmai_sequence *s, int64_t h, int6
     return bin_at(c, h, c->serial ? s - c->seq : s->first_group + group);
 }
 
-/* Groups from the last to the first, then sequences from the first to the last: the same sums however bins are cut. */
-const float *gmai_engine_sums(const gmai_call *c, int64_t h)
+/* Groups from the last to the first, then sequences from the first to the last: the same sums however bins are cut, with the
+ * same signs of zero, so what is empty is left out in any case. */
+static float *join_bins(const gmai_call *c, int64_t h)
 {
     float *total = NULL;
-    if (c->plan->groups_wanted <= 1 || c->serial) {
+    if (c->plan->groups_wanted <= 1) {
         total = bin_at(c, h, 0);
         for (int64_t i = 1; i < c->bins; i++) c->kern->axpy(1.0f, bin_at(c, h, i), total, c->sums_floats);
         return total;
@@ -419,13 +420,22 @@ const float *gmai_engine_sums(const gmai_call *c, int64_t h)
         const gmai_sequence *s = &c->seq[i];
         if (s->groups == 0) continue;
         float *sum = bin_of(c, s, h, s->groups - 1);
-        for (int64_t g = s->groups - 2; g >= 0; g--) c->kern->axpy(1.0f, bin_of(c, s, h, g), sum, c->sums_floats);
+        for (int64_t g = s->groups - 2; g >= 0 && !c->serial; g--) c->kern->axpy(1.0f, bin_of(c, s, h, g), sum, c->sums_floats);
         if (total)
             c->kern->axpy(1.0f, sum, total, c->sums_floats);
         else
             total = sum;
     }
     return total ? total : bin_at(c, h, 0);
+}
+
+/* Serial sequences join their groups while they are scanned, with flushing to zero on: so it is on here. */
+const float *gmai_engine_sums(const gmai_call *c, int64_t h)
+{
+    const unsigned before = c->kern->flush_on();
+    const float *total = join_bins(c, h);
+    c->kern->flush_restore(before);
+    return total;
 }
 
 static void scan(const gmai_call *c, worker *w, const gmai_sequence *s, int64_t h, int64_t group, int whole)

@@ -1,5 +1,7 @@
 /* Case I1: the same bits from run to run and for every number of threads. N = 1000, H = 3, K = 128, forward and
  * backward. */
+#include <math.h>
+
 #include "support/check.h"
 #include "support/problem.h"
 #include "support/tol.h"
@@ -66,10 +68,27 @@ static void same_bits_other_shapes(void **state) {
     }
 }
 
+/* Gradients about as small as a float can be: what is flushed to zero must not depend on which thread adds up. */
+static void same_bits_near_nothing(void **state) {
+    (void)state;
+    static const int64_t cu[] = {0, 300, 300, 301, 1500};
+    tst_rng rng = tst_rng_start("test_conformance_i_threads");
+    for (int power = 34; power <= 38; power++) {
+        gma_mixer_desc d = tst_desc(1, 1, 2, 2, 1500, 1500, 16, 5, 7);
+        d.segments = 4;
+        tst_problem p = tst_problem_random(&d, cu, TST_BACKWARD, &rng);
+        for (int64_t i = 0; i < p.up[GMA_O].n; i++)
+            p.up[GMA_O].x[i] *= pow(10, -power);
+        check(&p, 1);
+        tst_problem_free(&p);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_causal),
         cmocka_unit_test(same_bits_other_shapes),
+        cmocka_unit_test(same_bits_near_nothing),
     };
     return tst_for_mixers(tests, sizeof tests / sizeof *tests);
 }
