@@ -183,7 +183,6 @@ static void describe(const bench_options *o, const bench_shape *s, int threads, 
     row->heads = s->heads;
     row->length = s->length;
     row->packed = s->packed;
-    row->routing_dim = s->routing_dim;
     row->dim = s->dim;
 }
 

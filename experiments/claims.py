@@ -65,8 +65,8 @@ def order(results, better, worse):
                 text.append(f"{b} {found[b]:.2f}, {w} {found[w]:.2f}")
     if not known:
         return "-", UNRUN
-    seeds = f" ({least} seed{'s' if least > 1 else ''})"
-    return "; ".join(text), verdict(ok) + seeds + part(known, len(better) * len(worse))
+    fewest = f" ({least} seed{'s' if least > 1 else ''})"
+    return "; ".join(text), verdict(ok) + fewest + part(known, len(better) * len(worse))
 
 
 def behind(results):

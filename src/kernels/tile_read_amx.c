@@ -6,6 +6,23 @@
 
 enum { DEEP = ROWS / DEPTH, AT = DEEP * TILE * DEPTH }; /* components at a time: ROWS; values of a row of tiles of phi_q */
 
+static void fill_ones(float *ones)
+{
+    for (int i = 0; i < TILE * TILE; i += VL) v_store(ones + i, v_pair_bf16(v_set1(1.0f), v_set1(1.0f)));
+}
+
+/* The sums of 16 rows of A, `depth` tiles wide: one a row of the 16 x 16 at sums, in each of its columns. */
+GMAI_INLINE void sum_rows(const uint16_t *a, int depth, const float *ones, float *sums)
+{
+    T_ZERO(0);
+    T_LOAD(5, ones, 64);
+    for (int e = 0; e < depth; e++) {
+        T_LOAD(4, a + e * TILE * DEPTH, 64);
+        T_MULTIPLY(0, 4, 5);
+    }
+    T_STORE(0, sums, 64);
+}
+
 /* O(n, d) (+)= A B for all tiles of tokens; depth of row i: at most `most`, and what lies on or below the diagonal. */
 static void outputs(int n, int d, int ld, const uint16_t *a, const float *b, ptrdiff_t ldb, int kn, int causal, int add, float *o)
 {
@@ -49,16 +66,8 @@ void GMAI_K(tile_read)(int n, int k, int d, int ld, const float *phi_q, const fl
             v_store2_bf16(a + i / TILE * AT + j / DEPTH * TILE * DEPTH + i % TILE * DEPTH, v_loadn(p + i * C + j, i + 1 - j),
                           v_loadn(p + i * C + j + VL, i + 1 - j - VL));
     outputs(n, d, ld, a, v, ld, n, 1, state != NULL, o);
-    for (int i = 0; i < TILE * TILE; i += VL) v_store(ones + i, v_pair_bf16(v_set1(1.0f), v_set1(1.0f)));
-    T_LOAD(5, ones, 64);
-    for (int i = 0; i < n; i += TILE) {
-        T_ZERO(0);
-        for (int e = 0; e <= i / DEPTH; e++) {
-            T_LOAD(4, a + i / TILE * AT + e * TILE * DEPTH, 64);
-            T_MULTIPLY(0, 4, 5);
-        }
-        T_STORE(0, sums + i * TILE, 64);
-    }
+    fill_ones(ones);
+    for (int i = 0; i < n; i += TILE) sum_rows(a + i / TILE * AT, i / DEPTH + 1, ones, sums + i * TILE);
     for (int i = 0; i < n; i++) den[i] += sums[i * TILE];
 }
 
@@ -85,7 +94,7 @@ void GMAI_K(tile_write)(int n, int k, int d, int ld, const float *phi, const flo
     _Alignas(64) uint16_t a[2 * DEPTHS * TILE * DEPTH];
     _Alignas(64) float pairs[C / 2 * COLUMNS], ones[TILE * TILE], sums[2 * TILE * TILE];
     const int depth = (n + DEPTH - 1) / DEPTH, rows = (k + TILE - 1) / TILE * TILE;
-    for (int i = 0; i < TILE * TILE; i += VL) v_store(ones + i, v_pair_bf16(v_set1(1.0f), v_set1(1.0f)));
+    fill_ones(ones);
     for (int c = 0; c < d; c += COLUMNS) {
         const int nv = d - c < COLUMNS ? (d - c + VL - 1) / VL : COLUMNS / VL;
         pack_pairs(v + c, ld, n, nv, pairs, 0);
@@ -102,15 +111,7 @@ void GMAI_K(tile_write)(int n, int k, int d, int ld, const float *phi, const flo
             if (m >= 0 && m < rows) {
                 const uint16_t *at = a + (m / TILE & 1) * DEPTHS * TILE * DEPTH;
                 add_rows(state + (ptrdiff_t)m * ld + c, ld, k - m, nv, depth, at, pairs);
-                if (c == 0) {
-                    T_ZERO(0);
-                    T_LOAD(5, ones, 64);
-                    for (int e = 0; e < depth; e++) {
-                        T_LOAD(4, at + e * TILE * DEPTH, 64);
-                        T_MULTIPLY(0, 4, 5);
-                    }
-                    T_STORE(0, sums + (m / TILE & 1) * TILE * TILE, 64);
-                }
+                if (c == 0) sum_rows(at, depth, ones, sums + (m / TILE & 1) * TILE * TILE);
             }
             for (int i = 0; behind >= 0 && c == 0 && i < TILE && behind + i < k; i++)
                 state[(ptrdiff_t)(behind + i) * ld + d] += sums[(behind / TILE & 1) * TILE * TILE + i * TILE];
