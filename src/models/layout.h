@@ -16,7 +16,7 @@ typedef enum gmal_init {
     GMAL_INIT_EMBEDDING,   /* N(0, 0.02) */
     GMAL_INIT_MATRIX,      /* N(0, 1/sqrt(fan_in)) */
     GMAL_INIT_RESIDUAL,    /* N(0, 1/sqrt(fan_in writes)), by default 2 layers of them */
-    GMAL_INIT_NORMAL,      /* N(0, 1) */
+    GMAL_INIT_NORMAL,      /* N(0, 1): means of Gaussians, and nothing else */
     GMAL_INIT_FORGET,      /* 3..7 over the heads */
     GMAL_INIT_LOGIT_SCALE, /* log(logit_scale_init) */
     GMAL_INIT_CONV,        /* tap 0 one, the others zero */

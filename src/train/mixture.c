@@ -21,15 +21,26 @@ static int64_t offset_of(const gmal_layout *l, int64_t i, int32_t slot) {
 }
 
 gma_status gmal_mixture_check(const gma_settings *s) {
-    const char *name = s->mixture_init != GMAL_MIXTURE_DRAWN ? "mixture_init" : s->freeze_mixture ? "freeze_mixture"
-                                                                            : s->tied_variances ? "tied_variances"
-                                                                                                : NULL;
+    const int other_means = s->mu_std < 1 || s->mu_std > 1;
+    const char *name = s->mixture_init != GMAL_MIXTURE_DRAWN ? "mixture_init"
+                       : other_means                         ? "mu_std"
+                       : s->freeze_mixture                   ? "freeze_mixture"
+                       : s->tied_variances                   ? "tied_variances"
+                                                             : NULL;
     if (!name) return GMA_OK;
     if (!gmal_config_has(&s->model, GMA_MIXER_GMA))
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: no layer has Gaussians (mixer gma)", name);
+    if (s->mixture_init == GMAL_MIXTURE_KMEANS && other_means)
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "mu_std is of mixture_init drawn: k-means puts the means where the data are");
     if (s->mixture_init == GMAL_MIXTURE_KMEANS && s->recompute)
         return gma_fail(GMA_ERR_INVALID_ARGUMENT, "mixture_init kmeans needs the activations that recompute does not keep");
     return GMA_OK;
+}
+
+void gmal_mixture_spread(const gma_settings *s, const gmal_layout *l, float *values) {
+    for (int64_t j = 0; j < l->param_count; j++)
+        for (int64_t i = 0; l->params[j].init == GMAL_INIT_NORMAL && i < l->params[j].count; i++)
+            values[l->params[j].offset + i] *= (float)s->mu_std;
 }
 
 static void tie(float *g, int64_t heads, int64_t k, int64_t r) {

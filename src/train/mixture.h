@@ -1,4 +1,4 @@
-/* What training may do with the mixtures of gma layers besides learning them freely: give them first values by k-means, hold
+/* What training may do with the mixtures of gma layers besides learning them freely: give them other first values, hold
  * them still, tie the variances of the components of a head. */
 #ifndef GMA_TRAIN_MIXTURE_H
 #define GMA_TRAIN_MIXTURE_H
@@ -13,6 +13,9 @@ gma_status gmal_mixture_check(const gma_settings *s);
  * component of a head and width gets the gradient of the one common omega, divided by sqrt(K): then K copies have the norm of
  * that one, AdamW, which does not mind the factor, moves all alike, and they stay equal as they start. */
 void gmal_mixture_gradients(const gma_settings *s, const gmal_layout *layout, float *grads);
+
+/* mixture_init drawn: the first means, which the model has from N(0, 1), are multiplied by mu_std, in every part of the model. */
+void gmal_mixture_spread(const gma_settings *s, const gmal_layout *layout, float *values);
 
 /* mixture_init kmeans: layer by layer, the queries and keys that the first batches bring to it are put into K clusters a head;
  * mu becomes their means, sigma2 their variances (a small cluster's drawn towards that of all), alpha the logarithms

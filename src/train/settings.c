@@ -40,6 +40,7 @@ static const row rows[] = {
     F("Training", REAL, clip, "1", 0, 1e30, "X", "largest norm of the gradient; 0 = do not clip", 0),
     F("Training", INT, redraw_every, "0", 0, 1e12, "N", "steps between new random features (performer); 0 = never", 0),
     F("Training", CHOICE, mixture_init, "drawn", 0, 0, "drawn|kmeans", "first Gaussians (gma): drawn, or k-means of what the first batches bring to each layer", 0),
+    F("Training", REAL, mu_std, "1", 1e-6, 1e3, "X", "drawn Gaussians (gma): standard deviation of their first means; small ones begin by sharing every token", 0),
     F("Training", FLAG, freeze_mixture, "0", 0, 1, NULL, "do not train the Gaussians (gma)", 0),
     F("Training", FLAG, tied_variances, "0", 0, 1, NULL, "one variance a head and width, common to its Gaussians (gma)", 0),
     F("Training", INT, seed, "1", 0, 9e15, "N", "of the first values, the order of the data and dropout", 0),

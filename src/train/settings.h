@@ -22,6 +22,7 @@ struct gma_settings {
     int64_t redraw_every;
     int32_t schedule; /* GMAL_SCHEDULE_* */
     int32_t mixture_init, freeze_mixture, tied_variances; /* GMAL_MIXTURE_*; see train/mixture.h */
+    double mu_std;
     double lr, min_lr_ratio, weight_decay, beta1, beta2, adam_eps, clip;
     /* run */
     char *out;

@@ -53,6 +53,31 @@ static void test_frozen(void **state) {
     gma_lm_destroy(held20);
 }
 
+/* mu_std multiplies the drawn means, in the encoder and where the decoder reads it too, and nothing else; a resumed run does not
+ * do it again. */
+static void test_spread(void **state) {
+    (void)state;
+    static const char *const pairs[] = {"--task", "seq2seq", "--data", "copy", "--context", "16", "--symbols", "8"};
+#define PAIRS(to, ...)                                                                                                           \
+    CLI("train", "--preset", "tiny", "--mixer", "gma", "--steps", "4", "--lr", "1e-30", "--weight-decay", "0", pairs[0], pairs[1], \
+        pairs[2], pairs[3], pairs[4], pairs[5], pairs[6], pairs[7], "--out", to, __VA_ARGS__)
+    assert_int_equal(PAIRS("wide", "--stop-at", "1"), 0);
+    assert_int_equal(PAIRS("near", "--stop-at", "1", "--mu-std", "0.125"), 0);
+    assert_int_equal(CLI("train", "--out", "near", "--resume"), 0);
+    gma_lm *wide = load("wide/last"), *near = load("near/last");
+    int64_t means = 0;
+    for (int64_t j = 0; j < wide->layout->param_count; j++) {
+        const gmal_param *p = &wide->layout->params[j];
+        const float factor = strstr(p->name, ".mu") ? 0.125f : 1;
+        means += strstr(p->name, ".mu") != NULL;
+        for (int64_t i = p->offset; i < p->offset + p->count; i++)
+            assert_true(fabsf(near->values[i] - factor * wide->values[i]) < 1e-20f); /* the steps go no further */
+    }
+    assert_int_equal(means, 6); /* two layers each: encoder, decoder, what reads the encoder */
+    gma_lm_destroy(wide);
+    gma_lm_destroy(near);
+}
+
 /* One variance a head and width, and not where it started. */
 static void assert_tied(const char *name) {
     gma_lm *lm = load(name);
@@ -145,13 +170,17 @@ static void test_refusals(void **state) {
     expect_refusal(2, "freeze_mixture: no layer has Gaussians", "no");
     TRAIN("no", "--steps", "2", "--mixture-init", "kmeans", "--recompute");
     expect_refusal(2, "recompute does not keep", "no");
+    CLI("train", "--preset", "tiny", "--data", "text", "--out", "no", "--mixer", "linear", "--mu-std", "0.1");
+    expect_refusal(2, "mu_std: no layer has Gaussians", "no");
+    TRAIN("no", "--steps", "2", "--mixture-init", "kmeans", "--mu-std", "0.1");
+    expect_refusal(2, "mu_std is of mixture_init drawn", "no");
     TRAIN("no", "--steps", "2", "--mixture-init", "guess");
     expect_refusal(2, "drawn|kmeans", "no");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_frozen),  cmocka_unit_test(test_tied),     cmocka_unit_test(test_tied_gradient),
+        cmocka_unit_test(test_frozen),  cmocka_unit_test(test_spread),  cmocka_unit_test(test_tied),     cmocka_unit_test(test_tied_gradient),
         cmocka_unit_test(test_kmeans),  cmocka_unit_test(test_resume),   cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, make_text, remove_folder);
