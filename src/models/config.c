@@ -73,7 +73,7 @@ gma_status gma_lm_config_init(gma_lm_config *config) {
         .components = -1,
         .states = -1,
         .expand = -1,
-        .logit_scale_init = 0.3,
+        .logit_scale_init = 0.1,
         .rotary_base = 10000,
         .norm_eps = 1e-5,
         .eps = 1e-6,

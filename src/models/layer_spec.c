@@ -378,8 +378,9 @@ gma_status gmal_layers_check_shared(const gma_lm_config *c) {
         {"value_dim", c->width % c->heads == 0 && c->value_dim != c->width / c->heads, queries},
         {"eps", c->eps < usual.eps || c->eps > usual.eps, sums},
         {"eps_sigma", c->eps_sigma < usual.eps_sigma || c->eps_sigma > usual.eps_sigma, mixture},
-        {"logit_scale_init",
-         c->logit_scale_init < usual.logit_scale_init || c->logit_scale_init > usual.logit_scale_init, scale},
+        {"logit_scale_init", /* 0.3 stands in the config.json of runs from when that was usual */
+         (c->logit_scale_init < usual.logit_scale_init || c->logit_scale_init > usual.logit_scale_init) &&
+             (c->logit_scale_init < 0.3 || c->logit_scale_init > 0.3), scale},
         {"rotary_base", c->rotary_base < usual.rotary_base || c->rotary_base > usual.rotary_base, turned},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)

@@ -22,7 +22,7 @@ DEFAULTS: Dict[str, Any] = {
     "layers": 4, "mixer": "auto", "width": 192, "heads": 3, "kv_heads": 0, "routing_dim": 0, "value_dim": 0,
     "components": "auto", "context": 256, "vocab": 256, "tokenizer": "bytes", "mlp_width": 0, "mlp": "gelu", "norm": "rms",
     "positions": "auto", "tied": True, "logit_scale": "auto", "forget_gate": "auto", "output_gate": "auto", "conv": "auto",
-    "states": "auto", "expand": "auto", "window": 0, "logit_scale_init": 0.3, "dropout": 0.0, "rotary_base": 10000.0, "norm_eps": 1e-5, "eps": 1e-6, "eps_sigma": 1e-4}
+    "states": "auto", "expand": "auto", "window": 0, "logit_scale_init": 0.1, "dropout": 0.0, "rotary_base": 10000.0, "norm_eps": 1e-5, "eps": 1e-6, "eps_sigma": 1e-4}
 # What models of other tasks set (gma train --task): a language model has these, and others are refused.
 _OF_LANGUAGE_MODELS = {"task": "lm", "causal": True, "pooling": "mean", "classes": 0, "encoder_layers": 0, "cross_mixer": "auto"}
 _CHOICES = {"mlp": ("gelu", "swiglu"), "norm": ("rms", "layer"), "positions": ("none", "learned", "rotary", "auto")}
