@@ -1,6 +1,7 @@
 """Gaussian Mixture Attention as a PyTorch module."""
 from __future__ import annotations
 
+import math
 from typing import Any, Optional, Tuple, Union
 
 import torch
@@ -24,16 +25,18 @@ class Heads(nn.Module):
     GaussianMixtureAttention."""
 
     def __init__(self, embed_dim: int, num_heads: int, num_components: Optional[int], routing_dim: Optional[int], value_dim: Optional[int],
-                 num_kv_heads: Optional[int], bias: bool, eps: float, eps_sigma: float, **kind: Any):
+                 num_kv_heads: Optional[int], bias: bool, eps: float, eps_sigma: float, mu_std: float = 1.0, **kind: Any):
         super().__init__()
         for name, n in (("embed_dim", embed_dim), ("num_heads", num_heads), ("num_components", num_components)):
             if n is not None and n < 1:
                 raise ValueError(f"{name} is {n}; it must be >= 1")
+        if not 0 < mu_std < math.inf:
+            raise ValueError(f"mu_std is {mu_std}; it must be > 0 and finite")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         if num_kv_heads < 1 or num_heads % num_kv_heads:
             raise ValueError(f"num_kv_heads {num_kv_heads} does not divide num_heads {num_heads}")
         self.embed_dim, self.num_heads, self.num_kv_heads = embed_dim, num_heads, num_kv_heads
-        self.num_components, self.eps, self.eps_sigma = num_components, eps, eps_sigma
+        self.num_components, self.eps, self.eps_sigma, self.mu_std = num_components, eps, eps_sigma, mu_std
         self.routing_dim = head_width(routing_dim, "routing_dim", embed_dim, num_heads)
         self.value_dim = head_width(value_dim, "value_dim", embed_dim, num_heads)
         self.q_proj = nn.Linear(embed_dim, num_heads * self.routing_dim, bias, **kind)
@@ -51,7 +54,7 @@ class Heads(nn.Module):
         for projection in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
             projection.reset_parameters()
         if self.num_components is not None:
-            nn.init.normal_(self.mu)
+            nn.init.normal_(self.mu, std=self.mu_std)
             nn.init.zeros_(self.omega)
             nn.init.zeros_(self.alpha)
 
@@ -78,19 +81,21 @@ class GaussianMixtureAttention(Heads):
         is_causal: see attention() for Nq != Nk.
         bias: give the projections a bias.
         eps, eps_sigma: of the operator.
+        mu_std: standard deviation of the first means. 1, the published start, routes a token to few components from the
+            first step on; smaller means (0.1) share it among all at first, and so did language models learn better.
 
     Parameters: q_proj, k_proj, v_proj, out_proj (weights, as nn.Linear); mu, omega (H,K,R) and alpha (H,K). They start as
-    in the paper: mu from N(0, 1), omega and alpha 0.
+    published: mu from N(0, mu_std^2), omega and alpha 0.
 
     Source: Huang & Raza 2026, arXiv 2606.18283.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, num_components: int, routing_dim: Optional[int] = None,
                  value_dim: Optional[int] = None, num_kv_heads: Optional[int] = None, is_causal: bool = False,
-                 bias: bool = False, eps: float = 1e-6, eps_sigma: float = 1e-4,
+                 bias: bool = False, eps: float = 1e-6, eps_sigma: float = 1e-4, mu_std: float = 1.0,
                  device: Any = None, dtype: Optional[torch.dtype] = None):
         super().__init__(embed_dim, num_heads, num_components, routing_dim, value_dim, num_kv_heads, bias, eps, eps_sigma,
-                         device=device, dtype=dtype)
+                         mu_std, device=device, dtype=dtype)
         self.is_causal = is_causal
 
     def extra_repr(self) -> str:

@@ -17,7 +17,9 @@ def test_defaults_and_shapes():
     y = m(torch.randn(3, 9, 24), torch.randn(3, 11, 24), key_padding_mask=torch.zeros(3, 11, dtype=torch.bool))
     assert y.shape == (3, 9, 24)
     assert not m.omega.any() and 0.5 < m.mu.std() < 1.5
-    for bad in (dict(num_kv_heads=3), dict(num_components=0), dict(num_heads=5)):
+    near = libgma.GaussianMixtureAttention(24, 4, 64, mu_std=0.1)
+    assert 0.09 < near.mu.std() < 0.11
+    for bad in (dict(num_kv_heads=3), dict(num_components=0), dict(num_heads=5), dict(mu_std=0.0), dict(mu_std=float("nan"))):
         with pytest.raises(ValueError):
             libgma.GaussianMixtureAttention(**{**dict(embed_dim=24, num_heads=4, num_components=5), **bad})
     with pytest.raises(ValueError, match="x has shape"):
