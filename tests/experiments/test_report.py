@@ -81,7 +81,7 @@ class Report(unittest.TestCase):
         line = next(t for t in text.splitlines() if t.startswith("| linear"))
         cells = [c.strip() for c in line.split("|")]
         self.assertEqual(cells[4:9], ["7.39", "7.39", "-", "403.4", "1.4427"])  # e^2; 2 * 300 / 100; 2 * 300 / 600 / ln 2
-        self.assertIn("**Partial:** 1 of 33 runs.", text)
+        self.assertIn("**Partial:** 1 of 36 runs.", text)
         self.assertIn("a cpu, tier scalar, 1 threads; commit abc; 2026-01-02", text)
 
     def test_theory(self):
