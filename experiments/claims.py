@@ -159,8 +159,9 @@ VERIFY, SYSTEMS, LM = "`make experiment NAME=verify`", "`make experiment NAME=sy
 LISTOPS, TEXT, ABLATION = (f"`make experiment NAME={n}`" for n in ("lra-listops", "lra-text", "ablation"))
 
 
-# A run that is not the paper's: what its published start does to a statement is seen beside it.
+# Runs that are not the paper's, for what its published start and its plain form do to a statement.
 NEAR, NEARER = "gma-k128-mu-0.1", "with first means drawn nearer (`mu_std` 0.1)"
+LEVERED, LEVERS = "gma-k128-levers", "the options of `--preset default`"
 
 
 def rows(results):
@@ -188,6 +189,8 @@ def rows(results):
         (f"It is better than those also {NEARER}", LM, "-", *order(r, [NEAR], ["linear", "performer"]), LOWER),
         ("GMA stays behind softmax attention and Mamba", LM, "41.72 against 35.40 and 35.44", *order(r, ["softmax", "mamba"], ["gma-k256", "gma-k128"]), LOWER),
         (f"It stays behind them also {NEARER}", LM, "-", *order(r, ["softmax", "mamba"], [NEAR]), LOWER),
+        *((f"It stays behind {other} also where both have {LEVERS}", LM, "-", *order(r, [run], [LEVERED]), LOWER)
+          for other, run in (("softmax attention", "softmax-levers"), ("Mamba", "mamba-levers"))),
         ("The gap to softmax attention", LM, "0.164 nats a token", *behind(r), "GMA's loss is the higher one"),
         ("Linear Transformer is better than Performer", LM, "44.81 against 47.49", *order(r, ["linear"], ["performer"]), LOWER),
         ("Perplexity 41.72 on WikiText-103 with K = 256", "`configs/wikitext103-paper`", "41.72", "-",
@@ -202,6 +205,8 @@ def rows(results):
                                                    lambda m, v: v / m["components"] >= USED, NEAR), f"at least {100 * USED:.0f} %"),
         (f"Usage is broad {NEARER}: normalised entropy", LM, "-",
          *inspected(r, lambda m: m["usage_entropy"], lambda m, v: f"{v:.3f}", lambda m, v: v >= ENTROPY, NEAR), f"at least {ENTROPY:g}"),
+        (f"Most are used with {LEVERS}", LM, "-", *inspected(r, lambda m: m["used"], lambda m, v: f"{v:.0f} of {m['components']}",
+                                                            lambda m, v: v / m["components"] >= USED, LEVERED), f"at least {100 * USED:.0f} %"),
         ("Moderate alignment with surface classes: NMI, above chance", LM, "0.244 (chance not given)",
          *inspected(r, labelling("surface", "nmi_above_chance"), lambda m, v: f"{v:.3f}", lambda m, v: v > MUTUAL), f"more than {MUTUAL:g}"),
         ("No clear semantic classes: NMI with the article, above chance", LM, "no figure",
