@@ -232,7 +232,8 @@ def build(results):
            "the statement is a limitation; *not yet run*: there is a command, but no result of it here; *partial*: of fewer runs or seeds than",
            "wanted. The last column says when a verdict is *holds*. Where the paper has words (\"most\", \"broad\", \"moderate\"), the numbers",
            "there are our reading of them; where a statement is an order, any difference of the means over the seeds counts, however small:",
-           "how many seeds stands beside it."]
+           "how many seeds stands beside it. A statement with \"-\" under \"the paper\" is one of the paper's asked again of another start of the",
+           "Gaussians, or of the options that this library adds."]
     counts, head = {}, len(out)
     for title, part_rows in rows(results):
         cells = []
