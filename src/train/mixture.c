@@ -37,7 +37,7 @@ gma_status gmal_mixture_check(const gma_settings *s) {
     return GMA_OK;
 }
 
-void gmal_mixture_spread(const gma_settings *s, const gmal_layout *l, float *values) {
+static void spread(const gma_settings *s, const gmal_layout *l, float *values) {
     for (int64_t j = 0; j < l->param_count; j++)
         for (int64_t i = 0; l->params[j].init == GMAL_INIT_NORMAL && i < l->params[j].count; i++)
             values[l->params[j].offset + i] *= (float)s->mu_std;
@@ -229,8 +229,7 @@ static gma_status set_layer(const gma_settings *s, gmal_task *task, const gmal_l
     return GMA_OK;
 }
 
-gma_status gmal_mixture_kmeans(const gma_settings *s, gmal_task *task, const gmal_layout *l, float *values, float *grads,
-                               int threads) {
+static gma_status kmeans(const gma_settings *s, gmal_task *task, const gmal_layout *l, float *values, float *grads, int threads) {
     const int64_t heads = l->c.kv_heads;
     if (!task->net) return gma_fail(GMA_ERR_UNSUPPORTED, "mixture_init kmeans: not for this task");
     gma_status status = GMA_OK;
@@ -248,4 +247,11 @@ gma_status gmal_mixture_kmeans(const gma_settings *s, gmal_task *task, const gma
         free(clouds);
     }
     return status;
+}
+
+gma_status gmal_mixture_start(const gma_settings *s, gmal_task *task, const gmal_layout *l, float *values, float *grads,
+                              int threads) {
+    if (s->mixture_init == GMAL_MIXTURE_KMEANS) return kmeans(s, task, l, values, grads, threads);
+    spread(s, l, values);
+    return GMA_OK;
 }

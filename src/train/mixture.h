@@ -14,14 +14,12 @@ gma_status gmal_mixture_check(const gma_settings *s);
  * that one, AdamW, which does not mind the factor, moves all alike, and they stay equal as they start. */
 void gmal_mixture_gradients(const gma_settings *s, const gmal_layout *layout, float *grads);
 
-/* mixture_init drawn: the first means, which the model has from N(0, 1), are multiplied by mu_std, in every part of the model. */
-void gmal_mixture_spread(const gma_settings *s, const gmal_layout *layout, float *values);
-
-/* mixture_init kmeans: layer by layer, the queries and keys that the first batches bring to it are put into K clusters a head;
- * mu becomes their means, sigma2 their variances (a small cluster's drawn towards that of all), alpha the logarithms
+/* The first values of all Gaussians, before step 1. mixture_init drawn: the means, which the model has from N(0, 1), are multiplied
+ * by mu_std, in every part of the model. kmeans: layer by layer, the queries and keys that the first batches bring to it are put into
+ * K clusters a head; mu becomes their means, sigma2 their variances (a small cluster's drawn towards that of all), alpha the logarithms
  * of their sizes. Depends on settings and data only, not on the number of threads. grads: scratch, as large as the parameters.
- * Errors: OUT_OF_MEMORY; UNSUPPORTED for a task that does not show its net; NON_FINITE. */
-gma_status gmal_mixture_kmeans(const gma_settings *s, gmal_task *task, const gmal_layout *layout, float *values, float *grads,
-                               int threads);
+ * Errors, of kmeans: OUT_OF_MEMORY; UNSUPPORTED for a task that does not show its net; NON_FINITE. */
+gma_status gmal_mixture_start(const gma_settings *s, gmal_task *task, const gmal_layout *layout, float *values, float *grads,
+                              int threads);
 
 #endif

@@ -293,9 +293,7 @@ static int owes_validation(const trainer *t) {
 static gma_status loop(trainer *t) {
     const gma_settings *s = t->s;
     const int64_t save_every = s->save_every ? s->save_every : s->eval_every;
-    if (s->mixture_init == GMAL_MIXTURE_DRAWN && t->p.step == 0) gmal_mixture_spread(s, t->lm->layout, t->lm->values);
-    if (s->mixture_init == GMAL_MIXTURE_KMEANS && t->p.step == 0)
-        TRY(gmal_mixture_kmeans(s, &t->task, t->lm->layout, t->lm->values, t->grads, t->threads));
+    if (t->p.step == 0) TRY(gmal_mixture_start(s, &t->task, t->lm->layout, t->lm->values, t->grads, t->threads));
     if (owes_validation(t)) {
         TRY(validate(t));
         if (t->p.val_step == t->first) TRY(save_last(t));

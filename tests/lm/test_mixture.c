@@ -57,10 +57,9 @@ static void test_frozen(void **state) {
  * do it again. */
 static void test_spread(void **state) {
     (void)state;
-    static const char *const pairs[] = {"--task", "seq2seq", "--data", "copy", "--context", "16", "--symbols", "8"};
-#define PAIRS(to, ...)                                                                                                           \
-    CLI("train", "--preset", "tiny", "--mixer", "gma", "--steps", "4", "--lr", "1e-30", "--weight-decay", "0", pairs[0], pairs[1], \
-        pairs[2], pairs[3], pairs[4], pairs[5], pairs[6], pairs[7], "--out", to, __VA_ARGS__)
+#define PAIRS(to, ...)                                                                                                            \
+    CLI("train", "--preset", "tiny", "--mixer", "gma", "--steps", "4", "--lr", "1e-30", "--weight-decay", "0", "--task", "seq2seq", \
+        "--data", "copy", "--context", "16", "--symbols", "8", "--out", to, __VA_ARGS__)
     assert_int_equal(PAIRS("wide", "--stop-at", "1"), 0);
     assert_int_equal(PAIRS("near", "--stop-at", "1", "--mu-std", "0.125"), 0);
     assert_int_equal(CLI("train", "--out", "near", "--resume"), 0);
