@@ -155,19 +155,6 @@ static gma_status inspect(request *q) {
     return s;
 }
 
-/* -1, or the exit code after having said that `out` is a file of the model. */
-static int apart_from_model(const gma_cli_spec *spec, const char *out, const char *model) {
-    static const char *const files[] = {"model.safetensors",      "config.json",      "best/model.safetensors",
-                                        "best/config.json",       "last/model.safetensors", "last/config.json"};
-    int code = -1;
-    for (int i = 0; model != NULL && i < 6 && code < 0; i++) {
-        char path[4096];
-        snprintf(path, sizeof path, "%s/%s", model, files[i]);
-        code = gma_cli_apart(spec, out, path);
-    }
-    return code;
-}
-
 /* Nothing that is read is replaced, nor what is no report and no JSON. */
 static int files_apart(const gma_cli_spec *spec, const request *q) {
     const char *const outs[] = {q->out, q->json != NULL && strcmp(q->json, "-") == 0 ? NULL : q->json};
@@ -178,8 +165,6 @@ static int files_apart(const gma_cli_spec *spec, const request *q) {
     for (int i = 0; i < 2 && code < 0; i++) {
         code = gma_cli_apart(spec, outs[i], q->data);
         code = code < 0 ? gma_cli_apart(spec, outs[i], q->o.classes) : code;
-        code = code < 0 ? apart_from_model(spec, outs[i], q->page.model) : code;
-        code = code < 0 ? apart_from_model(spec, outs[i], q->page.other) : code;
         code = code < 0 ? gma_cli_replaces(spec, outs[i], i == 0 ? GMA_CLI_HTML : GMA_CLI_JSON) : code;
     }
     return code;

@@ -7,14 +7,16 @@
     {.name = "seed", .type = GMA_CLI_INT, .hint = "N", .def = "1", .min = 0, .max = 9e15, .value = (where),     \
      .help = "the same seed gives the same files on every machine"}
 
-/* gma_cli_replaces() for the parts of a data set in a folder. */
-static int replaces_parts(const gma_cli_spec *spec, const char *folder) {
+/* gma_cli_replaces() for the parts of a data set in a folder; tsv: those of ListOps in the official form too. */
+static int replaces_parts(const gma_cli_spec *spec, const char *folder, int tsv) {
     static const char *const parts[] = {"train", "val", "test"};
     int code = -1;
     for (int i = 0; i < 3 && code < 0; i++) {
         char path[4200];
         snprintf(path, sizeof path, "%s/%s.tokens", folder, parts[i]);
         code = gma_cli_replaces(spec, path, GMA_CLI_TOKENS);
+        snprintf(path, sizeof path, "%s/basic_%s.tsv", folder, parts[i]);
+        code = code < 0 && tsv ? gma_cli_replaces(spec, path, GMA_CLI_LISTOPS) : code;
     }
     return code;
 }
@@ -63,7 +65,7 @@ int gma_data_cli_listops(int argc, char **argv) {
     }
     code = gma_cli_apart(&spec, operands[0], from);
     if (code < 0) {
-        code = from != NULL ? gma_cli_replaces(&spec, operands[0], GMA_CLI_TOKENS) : replaces_parts(&spec, operands[0]);
+        code = from != NULL ? gma_cli_replaces(&spec, operands[0], GMA_CLI_TOKENS) : replaces_parts(&spec, operands[0], tsv);
     }
     if (code >= 0) {
         return code;
@@ -102,7 +104,7 @@ int gma_data_cli_imdb(int argc, char **argv) {
     if (code >= 0) {
         return code;
     }
-    code = replaces_parts(&spec, operands[1]);
+    code = replaces_parts(&spec, operands[1], 0);
     if (code >= 0) {
         return code;
     }

@@ -115,17 +115,25 @@ static int make_folder(const gma_cli_spec *spec, const char *path) {
     return gma_cli_fail(spec);
 }
 
-/* A folder holds one vocabulary: which of two is meant nobody could tell. Asked before anything is learned. */
-static int room_for(const gma_cli_spec *spec, const char *folder, int bpe) {
+/* A folder holds one vocabulary: which of two is meant nobody could tell. And a text to learn from stays. Asked before
+ * anything is learned. */
+static int room_for(const gma_cli_spec *spec, const char *folder, int bpe, const char *const *texts, int text_count) {
     static const char *const words[] = {"vocab.txt", NULL}, *const pieces[] = {"vocab.bpe", "encoder.json", NULL};
+    char path[4200];
+    int code = -1;
     for (const char *const *name = bpe ? words : pieces; *name != NULL; name++) {
-        char path[4200];
         snprintf(path, sizeof path, "%s/%s", folder, *name);
         if (access(path, F_OK) == 0) {
             return gma_cli_misuse(spec, "%s is there, a vocabulary of another kind: remove it, or name another folder", path);
         }
     }
-    return -1;
+    for (const char *const *name = bpe ? pieces : words; *name != NULL; name++) {
+        snprintf(path, sizeof path, "%s/%s", folder, *name);
+        for (int i = 0; i < text_count && code < 0; i++) {
+            code = gma_cli_apart(spec, path, texts[i]);
+        }
+    }
+    return code;
 }
 
 int gma_data_cli_learn(int argc, char **argv) {
@@ -168,7 +176,7 @@ int gma_data_cli_learn(int argc, char **argv) {
         code = check_size(&spec, kind == 1, vocab);
     }
     if (code < 0) {
-        code = room_for(&spec, out, kind == 1);
+        code = room_for(&spec, out, kind == 1, operands, count);
     }
     if (code < 0 && gma_tokenizer_learn(kind == 1 ? GMA_TOKENIZER_BPE : GMA_TOKENIZER_WORDS, operands, count, vocab,
                                         min_count, &t) != GMA_OK) {

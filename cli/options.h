@@ -108,13 +108,15 @@ int gma_cli_apart(const gma_cli_spec *spec, const char *out, const char *in);
 
 /** gma_cli_replaces() - `out` is about to be written: is what is there already of the kind that the verb writes, so that only
  *  something like an earlier result is lost? Returns -1 when it is (or out is NULL, absent or empty), else the exit code after
- *  having said so. The kind is told by how the file begins. */
+ *  having said so. The kind is told by how the file begins; a file with a name that models and run folders use
+ *  (config.json, metrics.jsonl, ..) is of none. */
 typedef enum gma_cli_kind {
     GMA_CLI_TOKENS, /* a token file */
     GMA_CLI_TENSORS, /* safetensors, but neither a token file nor a model */
     GMA_CLI_SVG,
     GMA_CLI_HTML,
     GMA_CLI_JSON,
+    GMA_CLI_LISTOPS, /* basic_*.tsv of the Long Range Arena */
     GMA_CLI_TEXT /* no zero byte in its first 4096 */
 } gma_cli_kind;
 int gma_cli_replaces(const gma_cli_spec *spec, const char *out, gma_cli_kind kind);

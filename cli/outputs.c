@@ -47,17 +47,41 @@ static int is_kind(const char *path, gma_cli_kind kind) {
         return n >= 14 && strncasecmp(text, "<!doctype html", 14) == 0;
     case GMA_CLI_JSON:
         return n > 0 && text[0] == '{';
+    case GMA_CLI_LISTOPS:
+        return n >= 13 && memcmp(text, "Source\tTarget", 13) == 0;
     case GMA_CLI_TEXT:
         break;
     }
     return f != NULL && memchr(text, 0, n) == NULL;
 }
 
+/* Whether a run folder or a model has a file of that name: of the right kind or not, no verb but train writes those. */
+static int is_of_a_model(const char *path) {
+    static const char *const files[] = {"config.json",  "metrics.jsonl", "model.safetensors", "optimizer.safetensors",
+                                        "trainer.json", "vocab.txt",     "vocab.bpe",         "encoder.json"};
+    const char *name = strrchr(path, '/');
+    name = name != NULL ? name + 1 : path;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        if (strcmp(name, files[i]) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 int gma_cli_replaces(const gma_cli_spec *spec, const char *out, gma_cli_kind kind) {
-    static const char *const names[] = {"a token file", "a file of tensors", "an SVG", "an HTML file", "a JSON file", "a text"};
+    static const char *const names[] = {"a token file", "a file of tensors", "an SVG",
+                                        "an HTML file", "a JSON file",       "an official ListOps file", "a text"};
     struct stat st;
     /* What is no regular file is refused where it is written. */
-    if (out == NULL || stat(out, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0 || is_kind(out, kind)) {
+    if (out == NULL || stat(out, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0) {
+        return -1;
+    }
+    if (is_of_a_model(out)) {
+        return gma_cli_misuse(spec, "%s is there and has the name of a model's file, so it is not replaced: name another file",
+                              out);
+    }
+    if (is_kind(out, kind)) {
         return -1;
     }
     return gma_cli_misuse(spec, "%s is there and is not %s, so it is not replaced: remove it, or name another file", out,

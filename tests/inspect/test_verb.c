@@ -83,6 +83,10 @@ static void test_refusals(void **state) {
     expect_refusal(2, "page is there and is not an HTML file, so it is not replaced", NULL);
     CLI("inspect", "runs/g", "--data", "text", "--json", "page");
     expect_refusal(2, "page is there and is not a JSON file, so it is not replaced", NULL);
+    CLI("inspect", "runs/g", "--data", "text", "--json", "runs/g/metrics.jsonl");
+    expect_refusal(2, "runs/g/metrics.jsonl is there and has the name of a model's file", NULL);
+    CLI("inspect", "runs/g", "--data", "text", "--json", "runs/none/config.json");
+    expect_refusal(2, "runs/none/config.json is there and has the name of a model's file", NULL);
     CLI("plot", "runs/g", "--out", "page");
     expect_refusal(2, "page is there and is not an SVG, so it is not replaced", NULL);
     CLI("inspect", "--compare", "runs/g", "runs/none", "--data", "text");

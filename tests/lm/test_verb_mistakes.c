@@ -151,7 +151,9 @@ static void inspect_and_op(void **state) {
     CLI("op", "op.safetensors", "o.txt", "--mixer", "linear");
     expect_refusal(2, "o.txt is there and is not a file of tensors, so it is not replaced", NULL);
     CLI("op", "op.safetensors", "seen/last/model.safetensors", "--mixer", "linear");
-    expect_refusal(2, "seen/last/model.safetensors is there and is not a file of tensors", NULL);
+    expect_refusal(2, "seen/last/model.safetensors is there and has the name of a model's file", NULL);
+    CLI("op", "op.safetensors", "seen/last/optimizer.safetensors", "--mixer", "linear");
+    expect_refusal(2, "seen/last/optimizer.safetensors is there and has the name of a model's file", NULL);
 }
 
 /* What is read is never replaced. */
@@ -172,8 +174,10 @@ static void inputs_stay(void **state) {
     KEPT("plot", "kept", "--out", "kept/metrics.jsonl");
     KEPT("plot", "kept/metrics.jsonl", "--out", "kept/metrics.jsonl");
     KEPT("inspect", "kept", "--data", "text", "--out", "text");
-    KEPT("inspect", "kept", "--data", "text", "--json", "kept/last/model.safetensors");
-    KEPT("inspect", "kept/last", "--data", "text", "--out", "kept/last/config.json");
+    CLI("inspect", "kept", "--data", "text", "--json", "kept/last/model.safetensors");
+    expect_refusal(2, "has the name of a model's file, so it is not replaced", NULL);
+    CLI("inspect", "kept/last", "--data", "text", "--out", "kept/last/config.json");
+    expect_refusal(2, "has the name of a model's file, so it is not replaced", NULL);
     CLI("inspect", "kept", "--data", "text", "--out", "both", "--json", "both");
     expect_refusal(2, "--out and --json are one file", "both");
     size_t now;
