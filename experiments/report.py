@@ -19,18 +19,25 @@ from results import Results
 
 def blocks_of(text, made):
     """The text with its blocks replaced; a block nobody makes, or one without a place, is an error."""
-    found = re.findall(r"<!-- begin ([\w-]+) -->", text)
-    if sorted(found) != sorted(made):
-        raise runner.Failure(f"docs/results.md has the blocks {sorted(found)}, made were {sorted(made)}")
+    begun, ended = (sorted(re.findall(rf"<!-- {word} ([\w-]+) -->", text)) for word in ("begin", "end"))
+    for found in (begun, ended):
+        if found != sorted(made):
+            odd = sorted(set(found) ^ set(made)) or found
+            raise runner.Failure(f"results.md: its blocks begin with {begun} and end with {ended}; look for {', '.join(odd)}")
 
     def fill(match):
         return f"<!-- begin {match.group(1)} -->\n\n{made[match.group(1)].strip()}\n\n<!-- end {match.group(1)} -->"
 
-    return re.sub(r"<!-- begin ([\w-]+) -->.*?<!-- end \1 -->", fill, text, flags=re.S)
+    out, count = re.subn(r"<!-- begin ([\w-]+) -->(?:(?!<!-- begin).)*?<!-- end \1 -->", fill, text, flags=re.S)
+    if count != len(made):
+        raise runner.Failure("results.md: the end of a block does not follow its beginning")
+    return out
 
 
 def build(results_folder, docs):
     """{path: text} of every file that results decide."""
+    if not os.path.isdir(results_folder):
+        raise runner.Failure(f"{results_folder}: there is no such folder of results")
     names = [n[:-5] for n in sorted(os.listdir(runner.HERE)) if n.endswith(".json")]
     results = {name: Results(name, results_folder) for name in names}
     with open(os.path.join(docs, "results.md"), encoding="utf-8") as file:
@@ -51,6 +58,8 @@ def main():
         files = build(a.results, a.docs)
     except runner.Failure as failure:
         sys.exit(f"report.py: {failure}")
+    except OSError as error:
+        sys.exit(f"report.py: {error.filename}: {error.strerror}")
     stale = []
     for path, text in files.items():
         old = None

@@ -5,18 +5,25 @@ import os
 import runner
 
 
+WANTED = ("commit", "machine", "date")
+KINDS = {"train": ("parameters", "curve", "measures"), "command": ("output",)}
+
+
 class Results:
     """Rows of one experiment whose settings are those of its config: a row of older settings is not shown."""
 
     def __init__(self, name, folder=runner.RESULTS):
         self.name = name
-        self.config = runner.read_json(os.path.join(runner.HERE, name + ".json"))
+        self.config = runner.read_config(os.path.join(runner.HERE, name + ".json"))
         self.runs = {run["name"]: run for run in self.config["runs"]}
         self.rows = []
         for row in runner.read_results(os.path.join(folder, name + ".jsonl")):
             run = self.runs.get(row["run"])
-            if run is None or row["fingerprint"] != runner.fingerprint(runner.settings_of(self.config, run, row["seed"])):
+            if run is None or row["fingerprint"] != runner.fingerprint_of(self.config, run, row["seed"]):
                 continue
+            lacking = [key for key in WANTED + KINDS[self.config["kind"]] if key not in row]
+            if lacking:
+                raise runner.Failure(f"{os.path.join(folder, name)}.jsonl: run {row['run']}, seed {row['seed']} has no {lacking[0]}")
             self.rows = [r for r in self.rows if (r["run"], r["seed"]) != (row["run"], row["seed"])] + [row]
 
     def of(self, run):

@@ -39,6 +39,9 @@ def main():
         sys.exit(runner.Experiment(parser.parse_args()).run())
     except runner.Failure as failure:
         print(f"run.py: {failure}", file=sys.stderr)
+        sys.exit(2 if isinstance(failure, runner.Misuse) else 1)
+    except OSError as error:
+        print(f"run.py: {error.filename}: {error.strerror}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -1,5 +1,7 @@
 """What run.py does: configs, result lines, training runs that stop and go on, commands that print JSON."""
+import contextlib
 import datetime
+import fcntl
 import hashlib
 import json
 import os
@@ -19,6 +21,10 @@ class Failure(Exception):
     pass
 
 
+class Misuse(Failure):
+    """What the command line or a config asks for is not there."""
+
+
 class Stopped(Exception):
     pass
 
@@ -31,36 +37,82 @@ def read_json(path):
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from error
+    except ValueError as error:
         raise Failure(f"{path}: {error}") from error
+
+
+def read_config(path):
+    """A config of experiments/, its form checked."""
+    config = read_json(path)
+    if not isinstance(config, dict) or config.get("kind") not in ("train", "command"):
+        raise Misuse(f"{path}: an object with \"kind\": \"train\" or \"command\" is wanted")
+    runs = config.get("runs")
+    if not isinstance(runs, list) or not runs or any(not isinstance(r, dict) or not isinstance(r.get("name"), str) for r in runs):
+        raise Misuse(f"{path}: \"runs\" must be a list of objects with a \"name\", one at least")
+    for run in runs:
+        if config["kind"] == "command" and not isinstance(run.get("command"), list):
+            raise Misuse(f"{path}: run {run['name']}: \"command\" must be a list of arguments")
+        if not run.get("seeds", config.get("seeds", [1])):
+            raise Misuse(f"{path}: run {run['name']} has no seeds")
+    return config
 
 
 def read_results(path):
     """Lines of a results file. Only a last line without its newline, cut off by a crash, may be broken."""
     lines = []
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    lines.append(json.loads(line))
-                except ValueError as error:
-                    if line.endswith("\n"):
-                        raise Failure(f"{path}:{number}: {error}") from error
+    if not os.path.exists(path):
+        return lines
+    try:
+        with open(path, "rb") as file:
+            texts = file.readlines()
+    except OSError as error:
+        raise Failure(f"{path}: {error.strerror}") from error
+    for number, text in enumerate(texts, 1):
+        try:
+            row = json.loads(text)
+        except ValueError as error:
+            if text.endswith(b"\n"):
+                raise Failure(f"{path}:{number}: {error}") from error
+            continue
+        lacking = [key for key in ("run", "seed", "fingerprint") if not isinstance(row, dict) or key not in row]
+        if lacking:
+            raise Failure(f"{path}:{number}: a result has no {lacking[0]}")
+        lines.append(row)
     return lines
 
 
 def append_result(path, row):
-    """One whole line, on the disk before the next run starts; a broken last line goes first."""
+    """One whole line, on the disk before the next run starts. What a crash left of a line goes first; a whole line that lacks
+    only its newline stays."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    ending = b""
     if os.path.exists(path):
         with open(path, "rb+") as file:
             text = file.read()
-            if text and not text.endswith(b"\n"):
-                file.truncate(text.rfind(b"\n") + 1)
-    with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
+            begin = text.rfind(b"\n") + 1
+            if begin < len(text):
+                try:
+                    json.loads(text[begin:])
+                    ending = b"\n"
+                except ValueError:
+                    file.truncate(begin)
+    with open(path, "ab") as file:
+        file.write(ending + json.dumps(row).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def only_here(path):
+    """One process at a time: a second one is told who is in the way and changes nothing."""
+    with open(path, "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Failure(f"{path}: another run.py is at work here") from error
+        yield
 
 
 def cpu_model():
@@ -136,8 +188,18 @@ def merged(*parts):
     return out
 
 
+def mark_of(config, settings):
+    """The fingerprint of a run: a result of other settings, or of data made in another way, is another run's."""
+    made = [step["command"] for step in config.get("prepare", []) if "command" in step]
+    return fingerprint({"settings": settings, "prepare": made} if made else settings)
+
+
+def fingerprint_of(config, run, seed):
+    return mark_of(config, settings_of(config, run, seed))
+
+
 def settings_of(config, run, seed):
-    """What a run is told by its fingerprint; a result of other settings is another run."""
+    """What a run is told."""
     if config["kind"] == "train":
         return merged(config.get("settings"), run.get("settings"), {"seed": seed})
     return merged({"command": run["command"]}, {"seed": seed} if run.get("seeds") else None)
@@ -149,10 +211,16 @@ class Experiment:
         path = arguments.experiment
         if not path.endswith(".json"):
             path = os.path.join(HERE, path + ".json")
-        self.config = read_json(path)
+        if not os.path.exists(path) and path == os.path.join(HERE, arguments.experiment + ".json"):
+            known = sorted(n[:-5] for n in os.listdir(HERE) if n.endswith(".json"))
+            raise Misuse(f"there is no experiment {arguments.experiment}: {', '.join(known)}, or a file NAME.json")
+        self.config = read_config(path)
         self.name = os.path.splitext(os.path.basename(path))[0]
         self.results = os.path.join(arguments.results, self.name + ".jsonl")
         self.work = os.path.abspath(arguments.work)
+        # gma runs in the root of the checkout; the caller's folder is another one.
+        self.data = os.path.abspath(arguments.data) if arguments.data else ""
+        self.gma = os.path.abspath(arguments.gma) if os.sep in arguments.gma else arguments.gma
         self.child = None
         self.stopping = 0
 
@@ -162,10 +230,13 @@ class Experiment:
         """(run, seed), seeds outermost: one seed of everything comes before a second of anything."""
         runs = {run["name"]: run for run in self.config["runs"]}
         names = self.a.runs.split(",") if self.a.runs else [n for n in runs if not runs[n].get("full_size")]
-        seeds = [int(s) for s in self.a.seeds.split(",")] if self.a.seeds else None
+        seeds = self.a.seeds.split(",") if self.a.seeds else None
+        if seeds and not all(s.isdigit() for s in seeds):
+            raise Misuse(f"--seeds must be whole numbers with commas between, not {self.a.seeds}")
+        seeds = [int(s) for s in seeds] if seeds else None
         for name in names:
             if name not in runs:
-                raise Failure(f"{self.name} has no run {name}: {', '.join(runs)}")
+                raise Misuse(f"{self.name} has no run {name}: {', '.join(runs)}")
         every = seeds or sorted({s for n in names for s in self.seeds_of(runs[n])})
         return [(runs[n], s) for s in every for n in names if seeds or s in self.seeds_of(runs[n])]
 
@@ -177,7 +248,7 @@ class Experiment:
 
     def found(self, run, seed, rows):
         """The newest result of these settings, or None."""
-        mark = fingerprint(self.settings(run, seed))
+        mark = fingerprint_of(self.config, run, seed)
         return next((r for r in reversed(rows) if (r["run"], r["seed"], r["fingerprint"]) == (run["name"], seed, mark)), None)
 
     def done(self, run, seed, rows):
@@ -195,6 +266,7 @@ class Experiment:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.stop)
         os.makedirs(self.work, exist_ok=True)
+        os.makedirs(os.path.dirname(os.path.abspath(self.results)), exist_ok=True)  # not found out after a long training
         begun, disturbed = time.time(), 0
         try:
             self.prepare()
@@ -235,44 +307,58 @@ class Experiment:
         """Runs gma, returns its standard output; a failure names the command and its last line."""
         if self.stopping:
             raise Stopped()
-        command = [self.a.gma, *arguments]
+        command = [self.gma, *arguments]
         out = open(log, "a", encoding="utf-8") if log else subprocess.PIPE
         try:
             self.child = subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE if not log else out, text=True,
                                           cwd=ROOT)
             text, errors = self.child.communicate()
         except OSError as error:
-            raise Failure(f"{self.a.gma}: {error}") from error
+            raise Failure(f"{self.gma}: {error.strerror}") from error
         finally:
             if log:
                 out.close()
         if self.stopping:
             raise Stopped()
         if self.child.returncode not in (0, *self.config.get("codes", [])):
-            last = (errors or f"see {log}").strip().splitlines()[-1:]
-            raise Failure(f"{' '.join(command)}: exit {self.child.returncode}: {' '.join(last)}")
+            if log:
+                with open(log, encoding="utf-8", errors="replace") as file:
+                    errors = file.read()
+            last = (errors or "").strip().splitlines()[-1:]
+            raise Failure(f"{' '.join(command)}: exit {self.child.returncode}: {' '.join(last)}" + (f" ({log})" if log else ""))
         return text or ""
 
     def fill(self, text, **more):
         """{data}, {work}, {threads} and what a training run adds, in the arguments of a config."""
-        known = {"data": self.a.data, "work": self.work, "threads": str(self.a.threads), "root": ROOT, **more}
-        if "{data}" in text and not self.a.data:
+        known = {"data": self.data, "work": self.work, "threads": str(self.a.threads), "root": ROOT, **more}
+        if "{data}" in text and not self.data:
             raise Failure(f"{text}: --data FOLDER or GMA_DATA is needed")
         return re.sub(r"\{(\w+)\}", lambda m: known[m.group(1)] if m.group(1) in known else m.group(0), text)
 
     def prepare(self):
-        """Data files that are missing; {"check", "sha1"}: a file of the user's that must be the published one."""
-        for step in self.config.get("prepare", []):
-            if "check" in step:
-                check_file(self.fill(step["check"]), step["sha1"])
-            elif not os.path.exists(self.fill(step["makes"])):
-                self.program([self.fill(word) for word in step["command"]])
+        """Data files that are missing or were made in another way; {"check", "sha1"}: a file of the user's that must be the
+        published one. prepared.json keeps the commands, with the folders they had."""
+        note = os.path.join(self.work, "prepared.json")
+        with only_here(os.path.join(self.work, "prepare.lock")):
+            made = read_json(note) if os.path.exists(note) else {}
+            for step in self.config.get("prepare", []):
+                if "check" in step:
+                    check_file(self.fill(step["check"]), step["sha1"])
+                    continue
+                path, command = self.fill(step["makes"]), [self.fill(word) for word in step["command"]]
+                if os.path.exists(path) and made.get(path) == command:
+                    continue
+                self.program(command)
+                made[path] = command
+                with open(note + ".new", "w", encoding="utf-8") as file:
+                    json.dump(made, file, indent=1)
+                os.replace(note + ".new", note)
 
     def header(self, run, seed):
         info = json.loads(self.program(["info", "--json"]))
         settings = self.settings(run, seed)
         row = {"experiment": self.name, "run": run["name"], "seed": seed, "settings": settings,
-               "fingerprint": fingerprint(settings), "version": info["version"],
+               "fingerprint": fingerprint_of(self.config, run, seed), "version": info["version"],
                "commit": self.a.commit or commit_of_checkout(),
                "machine": {"cpu": cpu_model(), "isa": info["isa"], "threads": self.a.threads or info["threads"]},
                "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")}
@@ -286,20 +372,24 @@ class Experiment:
         settings = {k: self.fill(v) if isinstance(v, str) else v for k, v in self.settings(run, seed).items()}
         out = os.path.join(self.work, self.name, f"{run['name']}-s{seed}")
         os.makedirs(out + ".run", exist_ok=True)
-        config, log = os.path.join(out + ".run", "config.json"), os.path.join(out + ".run", "log.txt")
-        mark = os.path.join(out + ".run", "fingerprint")
-        same = os.path.exists(mark) and open(mark, encoding="utf-8").read() == fingerprint(self.settings(run, seed))
-        common = ["--out", out, "--threads", str(self.a.threads)]
-        if same and os.path.exists(os.path.join(out, "last")):
-            self.program(["train", "--resume", *common], log)
-        else:
-            with open(config, "w", encoding="utf-8") as file:
-                json.dump(settings, file, indent=1)
-            with open(mark, "w", encoding="utf-8") as file:
-                file.write(fingerprint(self.settings(run, seed)))
-            open(log, "w", encoding="utf-8").close()
-            self.program(["train", "--config", config, "--force", *common], log)
-        return {**self.training_facts(out, log), "measures": self.measures(run, seed, {})}
+        config, log, mark = (os.path.join(out + ".run", name) for name in ("config.json", "log.txt", "fingerprint"))
+        wanted = fingerprint_of(self.config, run, seed)
+        with only_here(os.path.join(out + ".run", "lock")):
+            same = os.path.exists(mark) and open(mark, encoding="utf-8").read() == wanted
+            common = ["--out", out, "--threads", str(self.a.threads)]
+            if not same or not os.path.exists(os.path.join(out, "last")):
+                with open(config, "w", encoding="utf-8") as file:
+                    json.dump(settings, file, indent=1)
+                with open(mark, "w", encoding="utf-8") as file:
+                    file.write(wanted)
+                open(log, "w", encoding="utf-8").close()
+                self.program(["train", "--config", config, "--force", *common], log)
+            elif not trained(out):  # stopped after its last step it has only to be measured
+                self.program(["train", "--resume", *common], log)
+            facts = self.training_facts(out, log)
+            if "parameters" not in facts or not facts["steps"]:
+                raise Failure(f"{log}: does not tell of a training; remove {out} to train anew")
+            return {**facts, "measures": self.measures(run, seed, {})}
 
     def steps(self, run):
         """What is measured of the model of a run."""
@@ -355,6 +445,12 @@ class Experiment:
         rows = json.loads(text)
         return {"others": round(others, 4), "output": [shortened(r, self.config.get("keep")) for r in rows] if isinstance(rows, list)
                 else shortened(rows, self.config.get("keep"))}
+
+
+def trained(out):
+    """Whether the run in that folder has made its last step."""
+    at = os.path.join(out, "last", "trainer.json")
+    return read_json(at).get("step", -1) >= read_json(os.path.join(out, "config.json")).get("steps", 0)
 
 
 def shortened(value, keep):

@@ -158,6 +158,9 @@ gma_status gma_data_imdb(const gma_imdb_options *o, const char *reviews, const c
     int64_t out_count = 0;
     for (int64_t i = 0; s == GMA_OK && i < r.labels.count; i++) out_count += held[i];
     r.held = held;
+    if (s == GMA_OK && !out_count && o->held_out > 0)
+        s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "held_out is %g, which of %lld reviews is none; 0 holds none out", o->held_out,
+                     (long long)r.labels.count);
     if (s == GMA_OK && !out_count) s = gmal_no_leftover(out.val);
     if (s == GMA_OK) s = gmal_make_folder(folder);
     if (s == GMA_OK) s = convert(&r, t, out.train, out_count ? out.val : NULL, "IMDb train");

@@ -111,11 +111,13 @@ gma_status gma_data_listops(const gma_listops_options *o, const char *folder) {
         if (counts[i] < 0 || counts[i] > 100000000)
             return gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s must be from 0 to 100000000, not %lld", split_names[i],
                             (long long)counts[i]);
+    if (!counts[0] && !counts[1] && !counts[2])
+        return gma_fail(GMA_ERR_INVALID_ARGUMENT, "train is 0, and so are val and test: there is nothing to make");
     if (strlen(folder) > 4000) return gma_fail(GMA_ERR_INVALID_ARGUMENT, "the name of the folder is too long");
     for (int i = 0; i < SPLITS; i++) {
         const part_names names = names_of(folder, split_names[i]);
         if (!counts[i]) TRY(gmal_no_leftover(names.tokens));
-        if (!counts[i] && o->tsv) TRY(gmal_no_leftover(names.tsv));
+        if (!counts[i] || !o->tsv) TRY(gmal_no_leftover(names.tsv)); /* of other expressions than the new tokens */
     }
     gma_tokenizer *t;
     gma_status s = gmal_listops_tokenizer(&t);
@@ -195,6 +197,7 @@ gma_status gma_data_listops_read(const char *tsv, const char *out) {
     s = gmal_token_writer_begin(&r.w, out, t, GMA_TOKEN_LABELS, CLASSES, name ? name + 1 : tsv);
     if (s == GMA_OK) {
         s = gmal_read_text(tsv, read_lines, &r);
+        if (s == GMA_OK && r.w.count == 0) s = gma_fail(GMA_ERR_INVALID_ARGUMENT, "%s: holds no expressions", tsv);
         if (s == GMA_OK) s = gmal_token_writer_finish(&r.w);
         else gmal_token_writer_abandon(&r.w);
     }

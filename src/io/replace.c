@@ -75,24 +75,65 @@ static gma_status target_of(const char *path, char **target) {
     return *target == NULL ? no_memory(path) : GMA_OK;
 }
 
-static int create_temp(gmal_replace *r) {
+/* Names for the temporary file, one after the other, until `make` can use one. Returns what it returned, -1 with errno. */
+static int with_temp_name(gmal_replace *r, int (*make)(const gmal_replace *r)) {
     static const char pattern[] = ".tmp-";
-    size_t folder = folder_length(r->path);
-    size_t size = strlen(r->path) + sizeof pattern + 32;
+    const size_t folder = folder_length(r->path), size = strlen(r->path) + sizeof pattern + 32;
     r->temp = malloc(size);
     if (r->temp == NULL) {
         errno = ENOMEM;
         return -1;
     }
+    int got = -1;
     for (unsigned attempt = 0; attempt < 1000; attempt++) {
-        snprintf(r->temp, size, "%.*s.%s%s%ld.%u", (int)folder, r->path, r->path + folder, pattern, (long)getpid(),
-                 attempt);
-        int fd = open(r->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd >= 0 || errno != EEXIST) {
-            return fd;
+        snprintf(r->temp, size, "%.*s.%s%s%ld.%u", (int)folder, r->path, r->path + folder, pattern, (long)getpid(), attempt);
+        got = make(r);
+        if (got >= 0 || errno != EEXIST) {
+            break;
         }
     }
+    if (got < 0) {
+        const int why = errno;
+        free(r->temp);
+        r->temp = NULL;
+        errno = why;
+    }
+    return got;
+}
+
+static int open_named(const gmal_replace *r) { return open(r->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }
+
+#ifdef O_TMPFILE
+/* A file without a name, which a kill takes with it. -1 where the file system has none, or nothing could name it later. */
+static int open_nameless(const gmal_replace *r) {
+    const size_t n = folder_length(r->path);
+    char *folder = n == 0 ? join(".", 1, "") : join(r->path, n, "");
+    const int fd = folder != NULL && access("/proc/self/fd", X_OK) == 0 ? open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1;
+    free(folder);
+    return fd;
+}
+
+static int name_it(const gmal_replace *r) {
+    char place[40];
+    snprintf(place, sizeof place, "/proc/self/fd/%d", fileno(r->file));
+    return linkat(AT_FDCWD, place, AT_FDCWD, r->temp, AT_SYMLINK_FOLLOW);
+}
+#else
+static int open_nameless(const gmal_replace *r) {
+    (void)r;
     return -1;
+}
+
+static int name_it(const gmal_replace *r) {
+    (void)r;
+    return -1;
+}
+#endif
+
+static void unlink_temp(const gmal_replace *r) {
+    if (r->temp != NULL) {
+        unlink(r->temp);
+    }
 }
 
 static void release(gmal_replace *r) {
@@ -107,7 +148,10 @@ gma_status gmal_replace_begin(gmal_replace *r, const char *path) {
     if (status != GMA_OK) {
         return status;
     }
-    int fd = create_temp(r);
+    int fd = open_nameless(r);
+    if (fd < 0) {
+        fd = with_temp_name(r, open_named);
+    }
     if (fd < 0) {
         status = failed(path, "write");
         release(r);
@@ -117,7 +161,7 @@ gma_status gmal_replace_begin(gmal_replace *r, const char *path) {
     if (r->file == NULL) {
         status = failed(path, "write");
         close(fd);
-        unlink(r->temp);
+        unlink_temp(r);
         release(r);
     }
     return status;
@@ -126,13 +170,14 @@ gma_status gmal_replace_begin(gmal_replace *r, const char *path) {
 void gmal_replace_abandon(gmal_replace *r) {
     if (r->file != NULL) {
         fclose(r->file);
-        unlink(r->temp);
+        unlink_temp(r);
     }
     release(r);
 }
 
 gma_status gmal_replace_commit(gmal_replace *r) {
-    int bad = fflush(r->file) != 0 || ferror(r->file) || fsync(fileno(r->file)) != 0;
+    int bad = fflush(r->file) != 0 || ferror(r->file) || fsync(fileno(r->file)) != 0 ||
+              (r->temp == NULL && with_temp_name(r, name_it) != 0);
     if (bad) {
         gma_status status = failed(r->path, "write");
         gmal_replace_abandon(r);
@@ -143,7 +188,7 @@ gma_status gmal_replace_commit(gmal_replace *r) {
     gma_status status = GMA_OK;
     if (bad || rename(r->temp, r->path) != 0) {
         status = failed(r->path, "write");
-        unlink(r->temp);
+        unlink_temp(r);
     } else if (flush_folder_of(r->path) != 0) {
         status = failed(r->path, "flush the folder of this file");
     }

@@ -2,7 +2,8 @@
  * whatever happens in between (a kill, a full disk, a file-size limit).
  *
  * File:    gmal_replace_begin -> write to r.file -> gmal_replace_commit, or gmal_replace_abandon after an error.
- *          The temporary file is <folder>/.<name>.tmp-<process>.<n>; a kill may leave it behind, and nothing ever reads it.
+ *          The temporary file has no name where the system has such files (O_TMPFILE), and a kill leaves nothing behind;
+ *          elsewhere it is <folder>/.<name>.tmp-<process>.<n>, which a kill may leave, and nothing ever reads it.
  * Folder:  gmal_folder_begin -> write files into f.temp -> gmal_folder_commit, or gmal_folder_abandon.
  *          The temporary folder is <path>.tmp; one left behind by a kill is removed by the next begin. One writer at a
  *          time. Where the system can exchange two folders in one step that is used; elsewhere the old one is moved to

@@ -195,7 +195,7 @@ static void test_listops_wrong_files(void **state) {
         {"Source\tTarget\r\n[MAX 1 4 ]\t4\r\n[MAX 1 4\t4\r\n", "line 3: character 9: the expression ends"},
         {"4\t[FIRST 4 ]\n", "line 1: FIRST and LAST are not in the vocabulary"},
         {"4\t[MAX 1 4 ]\n4\t[MAX 1 y ]", "line 2: character 8: \"y\" is no symbol"},
-        {"Source\tTarget\r\n", "no tokens"},
+        {"Source\tTarget\r\n", "holds no expressions"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         const char *path = put_text("bad.tsv", wrong[i][0]);

@@ -41,6 +41,13 @@ while :; do sleep 0.1; done
 """
 
 
+# gma that can train but not measure.
+MEASURES_NOTHING = """#!/bin/sh
+[ "$1" = eval ] && exit 7
+exec '{gma}' "$@"
+"""
+
+
 class Driver(unittest.TestCase):
     def setUp(self):
         self.temporary = tempfile.TemporaryDirectory()
@@ -121,6 +128,62 @@ class Driver(unittest.TestCase):
         self.assertIn("stopped", said)
         self.assertEqual(self.rows(), [])
 
+    def test_what_failed_after_the_training_goes_on(self):
+        said = self.run_driver("--runs", "gma", "--seeds", "1", gma=self.script(MEASURES_NOTHING), code=1)
+        self.assertIn("exit 7", said)
+        self.run_driver("--runs", "gma", "--seeds", "1")
+        self.assertEqual([(r["run"], r["steps"]) for r in self.rows()], [("gma", 8)])
+
+    def test_one_at_a_time(self):
+        first = subprocess.Popen(self.command("--runs", "gma", gma=self.script(WAITS)), stdout=subprocess.PIPE, text=True)
+        kept = os.path.join(self.folder, "work", "small", "gma-s1.run", "config.json")
+        try:
+            while not os.path.exists(os.path.join(self.folder, "waiting")):
+                self.assertIsNone(first.poll())
+                time.sleep(0.05)
+            before = os.stat(kept)
+            self.assertIn("another run.py is at work here", self.run_driver("--runs", "gma", code=1))
+            self.assertEqual(os.stat(kept).st_mtime_ns, before.st_mtime_ns)
+            first.send_signal(signal.SIGTERM)
+            first.communicate()
+        finally:
+            first.kill()
+            first.stdout.close()
+        self.assertEqual(first.returncode, 143)
+
+    def test_a_whole_line_without_its_newline_stays(self):
+        self.run_driver("--runs", "gma", "--seeds", "1")
+        with open(self.results, "rb+") as file:
+            file.truncate(os.path.getsize(self.results) - 1)
+        self.run_driver("--runs", "linear", "--seeds", "1")
+        self.assertEqual([r["run"] for r in self.rows()], ["gma", "linear"])
+
+    def test_other_data_is_another_run(self):
+        def recall(pairs):
+            made = "{work}/mqar.tokens"
+            self.write({"kind": "train", "seeds": [1], "runs": CONFIG["runs"][:1], "prepare": [{"makes": made, "command": [
+                "data", "mqar", made, "--sequences", "50", "--length", "16", "--pairs", str(pairs), "--vocab-size", "32"]}],
+                "settings": {"preset": "tiny", "tokens": "file", "task": "lm", "data": made, "val_data": made, "width": 16,
+                             "context": 16, "batch": 2, "steps": 2, "warmup": 1}})
+            self.run_driver()
+            info = subprocess.run([GMA, "data", "info", os.path.join(self.folder, "work", "mqar.tokens")], capture_output=True,
+                                  text=True, check=True)
+            self.assertIn(f"{pairs} pairs", info.stdout)
+        recall(2)
+        recall(3)
+        self.assertEqual(len(self.rows()), 2)
+
+    def test_folders_are_the_callers(self):
+        os.makedirs(os.path.join(self.folder, "texts"))
+        with open(os.path.join(self.folder, "texts", "t"), "w", encoding="utf-8") as file:
+            file.write("to be or not to be " * 100)
+        os.symlink(GMA, os.path.join(self.folder, "program"))
+        self.write({"kind": "command", "runs": [{"name": "look", "command": ["data", "info", "{data}/t", "--json"]}]})
+        done = subprocess.run([*self.command(gma="./program"), "--data", "texts"], cwd=self.folder, capture_output=True,
+                              text=True, check=False)
+        self.assertIn("texts/t: ", done.stderr)  # what gma says of this file: it was found
+        self.assertNotIn("cannot be opened", done.stderr)
+
     def test_a_line_cut_off_is_replaced(self):
         self.run_driver("--runs", "gma", "--seeds", "1")
         with open(self.results, "a", encoding="utf-8") as file:
@@ -160,9 +223,27 @@ class Driver(unittest.TestCase):
         self.run_driver("--runs", "gma", "--seeds", "1")
 
     def test_wrong_names_are_told(self):
-        self.assertIn("has no run nothing", self.run_driver("--runs", "nothing", code=1))
+        self.assertIn("has no run nothing", self.run_driver("--runs", "nothing", code=2))
+        self.assertIn("--seeds must be whole numbers", self.run_driver("--seeds", "x", code=2))
+        for wrong, why in (([], '"kind"'), ({"kind": "dance"}, '"kind"'), ({"kind": "train"}, '"runs"'),
+                           ({"kind": "train", "runs": []}, '"runs"'), ({"kind": "command", "runs": [{"name": "a"}]}, "run a"),
+                           ({**CONFIG, "seeds": []}, "no seeds")):
+            self.write(wrong)
+            said = self.run_driver(code=2)
+            self.assertIn("small.json: ", said)
+            self.assertIn(why, said)
         self.write({**CONFIG, "settings": {**CONFIG["settings"], "data": "{data}/none"}})
         self.assertIn("--data FOLDER", self.run_driver("--data", "", code=1))
+
+    def test_results_that_are_none(self):
+        os.makedirs(os.path.dirname(self.results))
+        for text, why in ((b"5\n", "small.jsonl:1: a result has no run"), (b'{"run": "gma", "seed": 1}\n', "has no fingerprint"),
+                          (b"\xff\n", "small.jsonl:1: ")):
+            with open(self.results, "wb") as file:
+                file.write(text)
+            said = self.run_driver(code=1)
+            self.assertIn(why, said)
+            self.assertNotIn("Traceback", said)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import tables  # noqa: E402
 def row(name, run, seed, **more):
     config = runner.read_json(os.path.join(runner.HERE, name + ".json"))
     settings = runner.settings_of(config, next(r for r in config["runs"] if r["name"] == run), seed)
-    return {"experiment": name, "run": run, "seed": seed, "settings": settings, "fingerprint": runner.fingerprint(settings),
+    return {"experiment": name, "run": run, "seed": seed, "settings": settings, "fingerprint": runner.mark_of(config, settings),
             "version": "0", "commit": "abc", "machine": {"cpu": "a cpu", "isa": "scalar", "threads": 1},
             "date": "2026-01-02T03:04:05Z", "seconds": 1.0, **more}
 
@@ -121,14 +121,32 @@ class Report(unittest.TestCase):
         done = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, 1)
         self.assertIn("results.md", done.stdout)
+        for begin, end in ((" end lm ", " end ml "), (" begin lm ", " end lm ")):
+            with open(page, "w", encoding="utf-8") as file:
+                file.write(text.replace(begin, end))
+            done = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("lm", done.stderr)
+        done = subprocess.run([*command, "--results", os.path.join(self.folder, "none")], capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("none: there is no such folder", done.stderr)
+
+    def test_a_row_that_lacks_something(self):
+        whole = model("softmax", 1, 3.0)
+        self.results(whole)
+        del whole["parameters"]
+        with self.assertRaisesRegex(runner.Failure, "lm.jsonl: run softmax, seed 1 has no parameters"):
+            self.results(whole)
 
     def test_every_result_line_is_whole(self):
         """The committed results: each has what its table names as its origin."""
         for name in sorted(os.listdir(runner.RESULTS)):
+            config = runner.read_config(os.path.join(runner.HERE, name[:-1]))  # NAME.jsonl, NAME.json
             for line in runner.read_results(os.path.join(runner.RESULTS, name)):
                 for key in ("experiment", "run", "seed", "settings", "fingerprint", "version", "commit", "machine", "date"):
                     self.assertIn(key, line, name)
-                self.assertEqual(line["fingerprint"], runner.fingerprint(line["settings"]), name)
+                self.assertEqual(line["fingerprint"], runner.mark_of(config, line["settings"]), name)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
 #include "support/folder.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -259,12 +260,37 @@ static void test_replace_file(void **state) {
     assert_int_equal(st.st_mode & 0777, 0644);
 }
 
+/* Killed while it writes, a file without a name is gone; where the system has none, the old way is what is left. */
+static void test_a_kill_leaves_nothing(void **state) {
+    (void)state;
+    assert_int_equal(mkdir(in_folder("empty"), 0700), 0);
+    const int probe = open(in_folder("empty"), O_TMPFILE | O_WRONLY, 0600);
+    if (probe < 0 || access("/proc/self/fd", X_OK) != 0) {
+        print_message("skipped: this file system has no files without a name, or /proc is not there\n");
+        skip();
+    }
+    close(probe);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        gmal_replace r;
+        if (gmal_replace_begin(&r, in_folder("empty/new")) == GMA_OK && fputs("half", r.file) >= 0 && fflush(r.file) == 0) {
+            raise(SIGKILL);
+        }
+        _exit(1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(rmdir(in_folder("empty")), 0); /* fails where something is in it */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_while_saving_a_file), cmocka_unit_test(test_killed_while_saving_a_folder),
         cmocka_unit_test(test_file_size_limit),            cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_folder_names),               cmocka_unit_test(test_left_overs),
-        cmocka_unit_test(test_replace_file),
+        cmocka_unit_test(test_replace_file),               cmocka_unit_test(test_a_kill_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
