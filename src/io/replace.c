@@ -75,6 +75,8 @@ static gma_status target_of(const char *path, char **target) {
     return *target == NULL ? no_memory(path) : GMA_OK;
 }
 
+int gmal_replace_nameless = 1;
+
 /* Names for the temporary file, one after the other, until `make` can use one. Returns what it returned, -1 with errno. */
 static int with_temp_name(gmal_replace *r, int (*make)(const gmal_replace *r)) {
     static const char pattern[] = ".tmp-";
@@ -148,7 +150,7 @@ gma_status gmal_replace_begin(gmal_replace *r, const char *path) {
     if (status != GMA_OK) {
         return status;
     }
-    int fd = open_nameless(r);
+    int fd = gmal_replace_nameless ? open_nameless(r) : -1;
     if (fd < 0) {
         fd = with_temp_name(r, open_named);
     }

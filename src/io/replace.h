@@ -38,6 +38,9 @@ gma_status gmal_folder_commit(gmal_folder *f); /* abandons by itself when it fai
 void gmal_folder_abandon(gmal_folder *f);
 gma_status gmal_folder_recover(const char *path); /* GMA_OK also when there is nothing to recover */
 
+/* 0 makes begin act as on a system without files without a name. For tests. */
+extern int gmal_replace_nameless;
+
 /* 0 makes commit act as on a system that cannot exchange two folders. For tests. */
 extern int gmal_folder_exchange;
 

@@ -285,12 +285,21 @@ static void test_a_kill_leaves_nothing(void **state) {
     assert_int_equal(rmdir(in_folder("empty")), 0); /* fails where something is in it */
 }
 
+/* The same where files have names from the start. */
+static void test_named_from_the_start(void **state) {
+    gmal_replace_nameless = 0;
+    test_killed_while_saving_a_file(state);
+    test_replace_file(state);
+    gmal_replace_nameless = 1;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_while_saving_a_file), cmocka_unit_test(test_killed_while_saving_a_folder),
         cmocka_unit_test(test_file_size_limit),            cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_folder_names),               cmocka_unit_test(test_left_overs),
         cmocka_unit_test(test_replace_file),               cmocka_unit_test(test_a_kill_leaves_nothing),
+        cmocka_unit_test(test_named_from_the_start),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
