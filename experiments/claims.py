@@ -44,6 +44,10 @@ def part(have, wanted):
     return "" if have == wanted else f" (partial: {have} of {wanted})"
 
 
+def seed_count(n):
+    return f"{n} seed{'s' if n > 1 else ''}"
+
+
 def perplexities(results, names):
     """{run: mean validation perplexity}, over the seeds that every one of them has."""
     lm = results["lm"]
@@ -65,8 +69,7 @@ def order(results, better, worse):
                 text.append(f"{b} {found[b]:.2f}, {w} {found[w]:.2f}")
     if not known:
         return "-", UNRUN
-    fewest = f" ({least} seed{'s' if least > 1 else ''})"
-    return "; ".join(text), verdict(ok) + fewest + part(known, len(better) * len(worse))
+    return "; ".join(text), verdict(ok) + f" ({seed_count(least)})" + part(known, len(better) * len(worse))
 
 
 def behind(results):
@@ -78,7 +81,7 @@ def behind(results):
     else:
         return "-", UNRUN
     gap = math.log(found[run] / found["softmax"])
-    return f"{gap:.3f} nats a token ({run}, over the seeds that both have)", verdict(gap > 0) + f" ({len(seeds)} seed{'s' if len(seeds) > 1 else ''}; the value is of other data)"
+    return f"{gap:.3f} nats a token ({run}, over the seeds that both have)", verdict(gap > 0) + f" ({seed_count(len(seeds))}; the value is of other data)"
 
 
 def inspected(results, key, form, ok, run="gma-k128"):
@@ -103,7 +106,8 @@ def accuracy_order(results, name):
     if "gma" not in found or len(found) < 2:
         return "-", UNRUN
     text = ", ".join(f"{run} {value:.2f}" for run, value in found.items())
-    return text, verdict(all(found["gma"] > v for run, v in found.items() if run != "gma")) + part(len(found) - 1, 3)
+    fewest = seed_count(min(len(lra.of(run)) for run in found))
+    return text, verdict(all(found["gma"] > v for run, v in found.items() if run != "gma")) + f" ({fewest})" + part(len(found) - 1, 3)
 
 
 def speeds(results):
