@@ -34,10 +34,15 @@ static size_t folder_length(const char *path) {
     return slash == NULL ? 0 : (size_t)(slash - path) + 1;
 }
 
+/* The folder that holds `path`, or NULL; the caller frees it. */
+static char *folder_of(const char *path) {
+    const size_t n = folder_length(path);
+    return n == 0 ? join(".", 1, "") : join(path, n, "");
+}
+
 /* Make a rename in the folder that holds `path` survive a power cut. File systems that cannot (EINVAL) are let be. */
 static int flush_folder_of(const char *path) {
-    size_t n = folder_length(path);
-    char *folder = n == 0 ? join(".", 1, "") : join(path, n, "");
+    char *folder = folder_of(path);
     if (folder == NULL) {
         errno = ENOMEM;
         return -1;
@@ -108,8 +113,7 @@ static int open_named(const gmal_replace *r) { return open(r->temp, O_WRONLY | O
 #ifdef O_TMPFILE
 /* A file without a name, which a kill takes with it. -1 where the file system has none, or nothing could name it later. */
 static int open_nameless(const gmal_replace *r) {
-    const size_t n = folder_length(r->path);
-    char *folder = n == 0 ? join(".", 1, "") : join(r->path, n, "");
+    char *folder = folder_of(r->path);
     const int fd = folder != NULL && access("/proc/self/fd", X_OK) == 0 ? open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666) : -1;
     free(folder);
     return fd;
