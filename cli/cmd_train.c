@@ -209,10 +209,14 @@ static int gather(const gma_cli_settings *table, const gma_cli_spec *spec, const
 }
 
 /* A flag that says nothing because of what else was said: its default, which a file of settings holds too, does not count. */
-static int check_val_fraction(const gma_cli_settings *table, const gma_cli_spec *spec, const gma_settings *settings) {
-    char task[32] = "", val_data[4096] = "";
+static int check_without_effect(const gma_cli_settings *table, const gma_cli_spec *spec, const gma_settings *settings) {
+    char task[32] = "", val_data[4096] = "", tied[8] = "";
     gma_settings_get(settings, "task", task, sizeof task);
     gma_settings_get(settings, "val_data", val_data, sizeof val_data);
+    gma_settings_get(settings, "tied", tied, sizeof tied);
+    if (gma_cli_settings_given(table, "tied") && strcmp(task, "classify") == 0 && tied[0] == '1') {
+        return gma_cli_misuse(spec, "--tied: the head of task classify has a row for each class, not for each token");
+    }
     if (!gma_cli_settings_given(table, "val-fraction")) {
         return -1;
     }
@@ -295,7 +299,7 @@ int gma_cmd_train(int argc, char **argv) {
         code = gather(&table, &spec, preset, config, &settings);
     }
     if (code < 0) {
-        code = check_val_fraction(&table, &spec, settings);
+        code = check_without_effect(&table, &spec, settings);
     }
     char data[4096] = "", before[32] = "", out[4096] = "", every[32] = "", unit[32] = "";
     if (code < 0) {

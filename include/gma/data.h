@@ -173,7 +173,8 @@ typedef struct gma_imdb_options {
 GMA_API gma_status gma_imdb_options_init(gma_imdb_options *options);
 
 /** gma_data_imdb() - train.tsv and test.tsv of `reviews` (label<TAB>name<TAB>text, label 0 or 1) into
- *  {train,val,test}.tokens of `folder`. Error: nothing is held out, and a val.tokens lies there. */
+ *  {train,val,test}.tokens of `folder`. Errors: a file without reviews of one of the classes; nothing is held out, and
+ *  a val.tokens lies there. */
 GMA_API gma_status gma_data_imdb(const gma_imdb_options *options, const char *reviews, const char *folder);
 
 /* ---- Multi-query associative recall (Arora et al. 2023, arXiv 2312.04927) ------------------------------------- */

@@ -30,10 +30,6 @@ const char *gmal_kind_name(int64_t kind) {
     return name ? name : "?";
 }
 
-const char *gmal_role_text(int64_t role) {
-    return role == GMAL_ROLE_CAUSAL ? "" : role == GMAL_ROLE_CROSS ? " where it reads another sequence" : " where it is not causal";
-}
-
 /* ---- What a mixer can honour ---------------------------------------------------------------------------------- */
 
 int gmal_mixer_extent(int64_t kind, const char *letters) {
@@ -66,6 +62,14 @@ int gmal_layer_can(const gmal_layer *layer, size_t offset) {
     default:
         return gmal_mixer_has(k, GMA_Q); /* they work on q, k, v and o */
     }
+}
+
+const char *gmal_role_text(const gmal_layer *layer, size_t offset) {
+    gmal_layer causal = *layer;
+    causal.role = GMAL_ROLE_CAUSAL;
+    if (layer->role == GMAL_ROLE_CAUSAL || !gmal_layer_can(&causal, offset))
+        return "";
+    return layer->role == GMAL_ROLE_CROSS ? " where it reads another sequence" : " where it is not causal";
 }
 
 /* ---- Text ----------------------------------------------------------------------------------------------------- */
@@ -109,7 +113,7 @@ static gma_status parse_option(const char *where, const char *item, const char *
              (long long)o->most);
     if (x && !gmal_layer_can(layer, o->offset))
         FAIL("%s, \"%s\": the mixer %s has no %s%s", where, item, gmal_kind_name(layer->mixer), o->name,
-             gmal_role_text(layer->role));
+             gmal_role_text(layer, o->offset));
     *gmal_layer_value(layer, o) = gmal_layer_can(layer, o->offset) ? x : -1;
     return GMA_OK;
 }

@@ -107,7 +107,7 @@ static gma_status settle(const gmal_layer *layers, int64_t count, size_t offset,
         *value = any ? open_means : 0;
     if (*value > 0 && !any)
         FAIL("%s: no layer can honour it; the mixer %s has none%s", name, gmal_kind_name(layers[0].mixer),
-             gmal_role_text(layers[0].role));
+             gmal_role_text(&layers[0], offset));
     return GMA_OK;
 }
 

@@ -59,8 +59,8 @@ int gmal_layer_can(const gmal_layer *layer, size_t offset);
 /* A layer of that mixer with every option left open (-1). */
 void gmal_layer_open(gmal_layer *layer, int64_t kind, gmal_role role);
 
-/* " where it ...": what an error adds about a role; "" for causal. */
-const char *gmal_role_text(int64_t role);
+/* " where it ...": what an error adds about an option that only the layer's role forbids; "" where its mixer never has it. */
+const char *gmal_role_text(const gmal_layer *layer, size_t offset);
 
 /* The mixer's name, "?" for none. */
 const char *gmal_kind_name(int64_t kind);

@@ -289,6 +289,12 @@ static void test_imdb(void **state) {
         TST_ERROR(gma_data_imdb(&o, test_folder, at("im6")), GMA_ERR_FORMAT, wrong[i][1]);
         assert_int_not_equal(access(at("im6"), F_OK), 0);
     }
+    put_text("test.tsv", "1\tx\ta\n1\ty\tb\n");
+    TST_ERROR(gma_data_imdb(&o, test_folder, at("im6")), GMA_ERR_FORMAT, "test.tsv: of its 2 reviews none has the label 0");
+    put_text("test.tsv", "0\tx\ta\n1\ty\tb\n");
+    put_text("train.tsv", "0\tx\ta\n");
+    TST_ERROR(gma_data_imdb(&o, test_folder, at("im6")), GMA_ERR_FORMAT, "train.tsv: of its 1 reviews none has the label 1");
+    assert_int_not_equal(access(at("im6"), F_OK), 0);
     unlink(at("test.tsv"));
     TST_ERROR(gma_data_imdb(&o, test_folder, at("im6")), GMA_ERR_IO, "test.tsv: cannot be opened");
 }

@@ -133,7 +133,7 @@ static void test_sets(void **state) {
     CLI("data", "imdb", ".", "im", "--held-out", "0.5");
     assert_complaint(1, "./test.tsv: line 2: label \"7\"");
     assert_int_not_equal(access(in_folder("im"), F_OK), 0);
-    put_text("test.tsv", "1\te\tgood\n");
+    put_text("test.tsv", "1\te\tgood\n0\tf\tbad\n");
     CLI("data", "imdb", ".", "im", "--held-out", "0.5");
     assert_success();
     CLI("data", "info", "im/val.tokens");
@@ -200,7 +200,7 @@ static void test_leftovers(void **state) {
     assert_complaint(1, "headed.tsv: holds no expressions");
     assert_int_equal(access(in_folder("headed.tokens"), F_OK), -1);
     put_text("train.tsv", "0\ta\tbad\n1\tb\tgood\n0\tc\tbad\n1\td\tgood\n");
-    put_text("test.tsv", "1\te\tgood\n");
+    put_text("test.tsv", "1\te\tgood\n0\tf\tbad\n");
     CLI("data", "imdb", ".", "held", "--held-out", "0.5");
     assert_success();
     CLI("data", "imdb", ".", "held", "--held-out", "0");

@@ -126,6 +126,8 @@ static void test_wrong_use(void **state) {
     expect_refusal(2, "--val-fraction: --val-data text is what is validated on", "y");
     CLI("train", SMALL, "--task", "seq2seq", "--data", "copy", "--val-fraction", "0.2", "--out", "y");
     expect_refusal(2, "--val-fraction: task seq2seq generates its validation pairs", "y");
+    CLI("train", SMALL, "--task", "classify", "--data", "text", "--tied", "--out", "y");
+    expect_refusal(2, "--tied: the head of task classify has a row for each class", "y");
 #undef TRAIN
 }
 
