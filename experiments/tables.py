@@ -178,6 +178,7 @@ def headed_if(results, rows, head):
 def accuracy(results):
     rows = []
     published = PUBLISHED_LRA.get(results.name, {})
+    recall = results.name.startswith("mqar")
     for run in results.runs:
         r = results.of(run)
         scores = each(r, lambda row: at(row, "measures.test.accuracy"))
@@ -186,8 +187,8 @@ def accuracy(results):
         state = each(r, lambda row: at(row, "measures.test.state_bytes"))
         rows.append([run, f"{r[0]['parameters']:,}" if r else "-", ", ".join(str(x["seed"]) for x in r) or "not yet run",
                      spread([100 * s for s in scores], "{:.2f}") + between if scores else ""]
-                    + ([f"{state[0]:,}" if state else "-"] if results.name == "mqar" else [published.get(run, "-")]))
-    last = "state, bytes" if results.name == "mqar" else "published"
+                    + ([f"{state[0]:,}" if state else "-"] if recall else [published.get(run, "-")]))
+    last = "state, bytes" if recall else "published"
     return headed(results, table(["run", "parameters", "seeds", "accuracy, %", last], rows))
 
 
@@ -216,7 +217,7 @@ def build(all_results):
             "decode": decode(all_results["systems"]), "components": components(all_results["systems"]),
             "training": training(all_results["systems"]), "lra-listops": accuracy(all_results["lra-listops"]),
             "lra-text": accuracy(all_results["lra-text"]), "lm": lm(all_results["lm"]), "usage": usage(all_results["lm"]),
-            "ablation": ablation(all_results["ablation"]), "mqar": accuracy(all_results["mqar"])}
+            "ablation": ablation(all_results["ablation"]), "mqar": accuracy(all_results["mqar"]), "mqar-16-pairs": accuracy(all_results["mqar-16-pairs"])}
     plots = {"results-lm": lm_plot(all_results["lm"]),
              "results-time": systems_plot(all_results["systems"], "median_ms", "Forward + backward: time", "ms", 1.0),
              "results-memory": systems_plot(all_results["systems"], "memory", "Forward + backward: peak memory", "MiB", 2.0 ** 20)}

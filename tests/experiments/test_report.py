@@ -51,7 +51,7 @@ class Report(unittest.TestCase):
         for line in rows:
             runner.append_result(os.path.join(self.folder, line["experiment"] + ".jsonl"), line)
         return {n: module.Results(n, self.folder) for n in
-                ("lm", "systems", "verify", "ablation", "mqar", "lra-listops", "lra-text")}
+                ("lm", "systems", "verify", "ablation", "mqar", "mqar-16-pairs", "lra-listops", "lra-text")}
 
     def verdicts(self, *rows):
         made = self.results(*rows)
