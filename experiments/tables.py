@@ -175,6 +175,16 @@ def headed_if(results, rows, head):
 
 # ---- Classification and recall --------------------------------------------------------------------------------------
 
+def state_numbers(s):
+    """What a mixer's definition keeps between tokens, for a whole model; short convolutions and what an implementation adds left out."""
+    heads, width = s["heads"], s["width"]
+    features = {"gma": s.get("components"), "performer": s.get("components"), "linear": width // heads}
+    if s["mixer"] in features:
+        return s["layers"] * heads * features[s["mixer"]] * (width // heads + 1)  # S (K,D) and Z (K) a head
+    per_layer = {"softmax": 2 * s["context"] * width, "mamba": 2 * width * 16}  # keys and values; h (E,S), E = 2 width
+    return s["layers"] * per_layer[s["mixer"]]
+
+
 def accuracy(results):
     rows = []
     published = PUBLISHED_LRA.get(results.name, {})
@@ -187,9 +197,9 @@ def accuracy(results):
         state = each(r, lambda row: at(row, "measures.test.state_bytes"))
         rows.append([run, f"{r[0]['parameters']:,}" if r else "-", ", ".join(str(x["seed"]) for x in r) or "not yet run",
                      spread([100 * s for s in scores], "{:.2f}") + between if scores else ""]
-                    + ([f"{state[0]:,}" if state else "-"] if recall else [published.get(run, "-")]))
-    last = "state, bytes" if recall else "published"
-    return headed(results, table(["run", "parameters", "seeds", "accuracy, %", last], rows))
+                    + ([f"{state_numbers(r[0]['settings']):,}" if r else "-", f"{state[0]:,}" if state else "-"] if recall else [published.get(run, "-")]))
+    last = ["state, numbers", "bytes kept"] if recall else ["published"]
+    return headed(results, table(["run", "parameters", "seeds", "accuracy, %"] + last, rows))
 
 
 def verify(results):

@@ -84,6 +84,30 @@ class Report(unittest.TestCase):
         self.assertIn("**Partial:** 1 of 36 runs.", text)
         self.assertIn("a cpu, tier scalar, 1 threads; commit abc; 2026-01-02", text)
 
+    def test_components_matter(self):
+        def recalled(run, accuracy):
+            return row("mqar", run, 1, parameters=1, curve=[], measures={"test": {"accuracy": accuracy, "accuracy_low": 0, "accuracy_high": 1}})
+
+        what = "The same for recall (4 pairs, one head)"
+        self.assertEqual(self.verdicts()[what], ("-", "not yet run"))
+        said = self.verdicts(recalled("gma-16", 0.25), recalled("gma-64", 0.5))[what]
+        self.assertEqual(said, ("K = 16: 25.0%; K = 64: 50.0%", "holds (partial: 2 of 3)"))
+        said = self.verdicts(recalled("gma-16", 0.5), recalled("gma-64", 0.5), recalled("gma-256", 0.55))[what]
+        self.assertEqual(said[1], "**does not hold**")
+
+    def test_state_of_a_definition(self):
+        """What the formulas keep: K (D + 1) a head, keys and values of every token, E S of Mamba."""
+        def numbers(experiment, run):
+            return tables.state_numbers(row(experiment, run, 1)["settings"])
+
+        self.assertEqual(numbers("mqar", "gma-16"), 2 * 16 * (64 + 1))
+        self.assertEqual(numbers("mqar", "performer-16-4-heads"), 2 * 4 * 16 * (16 + 1))
+        self.assertEqual(numbers("mqar", "linear"), 2 * 64 * (64 + 1))
+        self.assertEqual(numbers("mqar", "linear-4-heads"), 2 * 4 * 16 * (16 + 1))
+        self.assertEqual(numbers("mqar", "softmax-4-heads"), 2 * 32 * 2 * 64)
+        self.assertEqual(numbers("mqar", "mamba"), 2 * 128 * 16)
+        self.assertEqual(numbers("mqar-16-pairs", "softmax"), 2 * 64 * 2 * 64)
+
     def test_theory(self):
         line = {"engine": "double", "statement": "i", "what": "gamma: sum", "measured": 0.5, "relation": "<=", "bound": 1.0,
                 "holds": True}
@@ -96,7 +120,7 @@ class Report(unittest.TestCase):
         said = {c[0]: (c[3], c[4]) for _, part in claims.rows(made) for c in part}
         self.assertEqual(said["Responsibilities are non-negative and a token's sum to 1"],
                          ("1 of 2 checks, 2 engines: gamma: sum", "**does not hold**"))
-        self.assertEqual(said["Routing is locally stable: small moves of a token change its responsibilities little"][1],
+        self.assertEqual(said["Routing is locally stable: a token's responsibilities change by at most L times its move"][1],
                          "not yet run")
 
     def test_results_of_other_settings_are_not_shown(self):
